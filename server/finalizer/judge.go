@@ -1,0 +1,199 @@
+package finalizer
+
+import (
+	"fmt"
+	"time"
+)
+
+// Policy holds the thresholds of the decisions. Zero values are taken as they
+// are; DefaultPolicy has what DESIGN asks for.
+type Policy struct {
+	// Finalizer is FIN.
+	Finalizer string
+	// InstanceID must equal the pod's label exactly; empty: the label is absent.
+	InstanceID string
+	// MinAge protects what is so new that the stored Workflow may not tell of it
+	// yet.
+	MinAge time.Duration
+	// ClockTolerance bounds the difference between the clocks of API server,
+	// controller and nodes when attempts are told apart by time.
+	ClockTolerance time.Duration
+}
+
+// DefaultPolicy is the policy of the default instance.
+func DefaultPolicy() Policy {
+	return Policy{
+		Finalizer:      DefaultFinalizer,
+		MinAge:         30 * time.Second,
+		ClockTolerance: 5 * time.Second,
+	}
+}
+
+// Verdict is the answer of Judge.
+type Verdict struct {
+	Releasable bool
+	Reason     Reason
+	// NeedsStatus: the pod is known from metadata only, and its status could
+	// turn this refusal into a release.
+	NeedsStatus bool
+}
+
+// Evidence is what Judge decides on. Workflow is a live read that began after
+// the pod's UID was known: an older one may show the node of an earlier attempt
+// as captured (argo-workflows 8022).
+type Evidence struct {
+	Pod      Pod
+	Workflow Workflow
+	// Remembered: an earlier read showed this very UID captured. It holds for
+	// good, whatever a retry does to the node since.
+	Remembered bool
+	// Deleting: the caller asks for the deletion of this UID.
+	Deleting bool
+	Now      time.Time
+}
+
+// Judge decides whether a pod may be released without force. It is pure. A pod
+// whose owner is not a Workflow is never releasable.
+//
+// A pod that never started is releasable only when it is, or is about to be,
+// terminating: a late clean-up that was meant for its predecessor must not
+// release, much less label, a successor that still waits for its node
+// (argo-workflows 12105).
+func (p Policy) Judge(e Evidence) Verdict {
+	if !e.Pod.Owner.IsWorkflow() {
+		return Verdict{Reason: ReasonUnowned}
+	}
+	wf := e.Workflow
+	switch {
+	case wf.NamespaceTerminating:
+		return release(ReasonNamespaceTerminating)
+	case !wf.Exists || wf.UID != e.Pod.Owner.UID:
+		return release(ReasonOrphaned)
+	case wf.Deleting:
+		return release(ReasonWorkflowDeleting)
+	case e.Remembered:
+		return release(ReasonCaptured)
+	}
+	if wf.Unknown == "" {
+		if reason := p.judgeNode(e); reason != ReasonNone {
+			return release(reason)
+		}
+	}
+	return p.judgeStatus(e)
+}
+
+func release(r Reason) Verdict { return Verdict{Releasable: true, Reason: r} }
+
+// judgeNode decides by the pod's node in the stored Workflow. ReasonNone: the
+// node gives no leave.
+func (p Policy) judgeNode(e Evidence) Reason {
+	pod, wf := &e.Pod, e.Workflow
+	if p.Captured(pod, wf) {
+		return ReasonCaptured
+	}
+	if !pod.Terminating() || pod.NodeID == "" {
+		return ReasonNone
+	}
+	node, stored := wf.Nodes[pod.NodeID]
+	switch {
+	case !stored && e.Now.Sub(pod.CreatedAt) > p.MinAge:
+		return ReasonNodeRemoved
+	case stored && node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance:
+		return ReasonAttemptSuperseded
+	}
+	return ReasonNone
+}
+
+// Captured reports whether the stored Workflow has the result of every node
+// that the pod serves: its own, and the containers of a container set. A node
+// that finished before the pod was created is an earlier attempt's and proves
+// nothing of this pod. An unknown node status is not captured.
+func (p Policy) Captured(pod *Pod, wf Workflow) bool {
+	if wf.Unknown != "" || !wf.Exists || wf.UID != pod.Owner.UID || pod.NodeID == "" {
+		return false
+	}
+	node, ok := wf.Nodes[pod.NodeID]
+	if !ok || !node.Captured() {
+		return false
+	}
+	if !node.FinishedAt.IsZero() && pod.CreatedAt.Sub(node.FinishedAt) > p.ClockTolerance {
+		return false
+	}
+	for _, child := range wf.containers[pod.NodeID] {
+		if !wf.Nodes[child].Captured() {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeStatus decides by the status of the pod itself.
+func (p Policy) judgeStatus(e Evidence) Verdict {
+	pod, wf := &e.Pod, e.Workflow
+	kept := Verdict{Reason: ReasonNotCaptured}
+	if wf.Unknown != "" {
+		kept.Reason = ReasonCaptureUnknown
+	}
+	going := pod.Terminating() || e.Deleting
+	ended := wf.Completed && e.Now.Sub(pod.CreatedAt) > p.MinAge
+	switch {
+	case pod.Status == nil:
+		kept.NeedsStatus = going || ended
+	case going && pod.Status.Phase == "Pending" && !pod.Status.Started:
+		return release(ReasonNeverStarted)
+	case ended && pod.Status.Terminal():
+		return release(ReasonWorkflowCompleted)
+	}
+	return kept
+}
+
+// Explain says in one sentence why the pod is held or releasable, and what would
+// release it.
+func (p Policy) Explain(pod *Pod, wf Workflow, v Verdict) string {
+	switch v.Reason {
+	case ReasonNotCaptured:
+		node, ok := wf.Nodes[pod.NodeID]
+		if !ok {
+			return fmt.Sprintf("node %q is not in the stored Workflow; the pod is released once its result is stored there", pod.NodeID)
+		}
+		return fmt.Sprintf("node %q is stored as %s; the pod is released once its result is stored", pod.NodeID, node.Phase)
+	case ReasonCaptureUnknown:
+		return "the node status of the Workflow cannot be learnt (" + wf.Unknown + "); assert the capture with the pod's UID, or force"
+	case ReasonUnowned:
+		return "the pod's controller is not an Argo Workflow"
+	}
+	return v.Reason.sentence()
+}
+
+// sentence describes a reason that gives leave.
+func (r Reason) sentence() string {
+	switch r {
+	case ReasonCaptured:
+		return "the result is in the stored Workflow"
+	case ReasonAsserted:
+		return "the caller asserted that the result is stored"
+	case ReasonNeverStarted:
+		return "no container of the pod ever ran"
+	case ReasonOrphaned:
+		return "the owning Workflow is gone"
+	case ReasonWorkflowDeleting:
+		return "the owning Workflow is being deleted"
+	case ReasonNamespaceTerminating:
+		return "the namespace is being deleted"
+	case ReasonNodeRemoved:
+		return "a retry removed the pod's node from the stored Workflow"
+	case ReasonAttemptSuperseded:
+		return "the pod's node belongs to a newer attempt"
+	case ReasonWorkflowCompleted:
+		return "the pod has finished and its Workflow has completed"
+	case ReasonForced:
+		return "the caller forced it"
+	case ReasonNotCaptured:
+		return "the result is not in the stored Workflow"
+	case ReasonCaptureUnknown:
+		return "the node status of the Workflow cannot be learnt"
+	case ReasonUnowned:
+		return "the pod has no Workflow as its controller"
+	}
+	return ""
+}

@@ -1,0 +1,278 @@
+package finalizer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var judgeNow = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// evidence is a succeeded pod, ten minutes old, of a running workflow that has
+// its node as Running: nothing gives leave.
+func evidence(change ...func(*Evidence)) Evidence {
+	wf := Workflow{Key: flowA, Exists: true, UID: flowUID(flowA)}
+	wf.SetNodes(map[string]Node{"node-p": {Type: "Pod", Phase: "Running", StartedAt: judgeNow.Add(-10 * time.Minute)}})
+	e := Evidence{
+		Pod:      podOf(flowA, "p", func(p *Pod) { p.CreatedAt = judgeNow.Add(-10 * time.Minute) }),
+		Workflow: wf, Now: judgeNow,
+	}
+	for _, f := range change {
+		f(&e)
+	}
+	return e
+}
+
+// stored makes the pod's node, leaving the others.
+func stored(n Node) func(*Evidence) {
+	return func(e *Evidence) {
+		nodes := map[string]Node{}
+		for id, other := range e.Workflow.Nodes {
+			nodes[id] = other
+		}
+		nodes["node-p"] = n
+		e.Workflow.SetNodes(nodes)
+	}
+}
+
+func noNode(e *Evidence) { e.Workflow.SetNodes(nil) }
+
+func child(phase string) func(*Evidence) {
+	return func(e *Evidence) {
+		nodes := map[string]Node{fmt.Sprint("child-", len(e.Workflow.Nodes)): {Type: "Container", Phase: phase, BoundaryID: "node-p"}}
+		for id, n := range e.Workflow.Nodes {
+			nodes[id] = n
+		}
+		e.Workflow.SetNodes(nodes)
+	}
+}
+
+func onPod(f func(*Pod)) func(*Evidence) { return func(e *Evidence) { f(&e.Pod) } }
+
+func onFlow(f func(*Workflow)) func(*Evidence) { return func(e *Evidence) { f(&e.Workflow) } }
+
+func aged(d time.Duration) func(*Evidence) {
+	return func(e *Evidence) { e.Pod.CreatedAt = e.Now.Add(-d) }
+}
+
+func ending(e *Evidence) {
+	e.Pod.DeletedAt, e.Pod.GraceSeconds = e.Now.Add(-time.Minute), 30
+}
+
+func startedAfterPod(d time.Duration) func(*Evidence) {
+	return func(e *Evidence) { stored(Node{Type: "Pod", Phase: "Pending", StartedAt: e.Pod.CreatedAt.Add(d)})(e) }
+}
+
+func finishedBeforePod(d time.Duration) func(*Evidence) {
+	return func(e *Evidence) { stored(Node{Type: "Pod", Phase: "Failed", FinishedAt: e.Pod.CreatedAt.Add(-d)})(e) }
+}
+
+func yes() *bool { b := true; return &b }
+func no() *bool  { return new(bool) }
+
+func TestJudge(t *testing.T) {
+	keep := Verdict{Reason: ReasonNotCaptured}
+	unsure := Verdict{Reason: ReasonNotCaptured, NeedsStatus: true}
+	unknown := Verdict{Reason: ReasonCaptureUnknown}
+	offloaded := onFlow(func(w *Workflow) { w.Unknown = "offloaded"; w.Nodes = nil })
+	completed := onFlow(func(w *Workflow) { w.Completed = true })
+	policy := DefaultPolicy()
+	for _, c := range []struct {
+		name   string
+		change []func(*Evidence)
+		want   Verdict
+	}{
+		{"B15 a finished pod whose node still runs is kept", nil, keep},
+		{"B15 a finished terminating pod whose node still runs is kept however old it is", []func(*Evidence){aged(1000 * time.Hour), startedAfterPod(0), ending}, keep},
+		{"B21 a running pod is kept although its deletion is asked for", []func(*Evidence){onPod(running), func(e *Evidence) { e.Deleting = true }}, keep},
+
+		{"a succeeded node is captured", []func(*Evidence){stored(Node{Type: "Pod", Phase: "Succeeded"})}, release(ReasonCaptured)},
+		{"a failed node is captured", []func(*Evidence){stored(Node{Type: "Pod", Phase: "Failed"})}, release(ReasonCaptured)},
+		{"an errored node is captured", []func(*Evidence){stored(Node{Type: "Pod", Phase: "Error"})}, release(ReasonCaptured)},
+		{"a node with taskResultSynced true is captured", []func(*Evidence){stored(Node{Phase: "Succeeded", Synced: yes()})}, release(ReasonCaptured)},
+		{"a node with taskResultSynced false is not captured", []func(*Evidence){stored(Node{Phase: "Succeeded", Synced: no()})}, keep},
+		{"a skipped node is captured whatever taskResultSynced says", []func(*Evidence){stored(Node{Phase: "Skipped", Synced: no()})}, release(ReasonCaptured)},
+		{"an omitted node is captured", []func(*Evidence){stored(Node{Phase: "Omitted"})}, release(ReasonCaptured)},
+		{"a daemon that runs is not captured", []func(*Evidence){stored(Node{Phase: "Running"}), onPod(running)}, keep},
+		{"a pending node is not captured", []func(*Evidence){stored(Node{Phase: "Pending"})}, keep},
+		{"an unknown phase is not captured", []func(*Evidence){stored(Node{Phase: "Finished"})}, keep},
+
+		{"a container set with all containers captured is captured", []func(*Evidence){stored(Node{Phase: "Succeeded"}), child("Succeeded"), child("Skipped")}, release(ReasonCaptured)},
+		{"a container set with one container uncaptured is kept", []func(*Evidence){stored(Node{Phase: "Succeeded"}), child("Succeeded"), child("Running")}, keep},
+		{"a container of another pod's set does not matter", []func(*Evidence){stored(Node{Phase: "Succeeded"}), onFlow(func(w *Workflow) {
+			w.SetNodes(map[string]Node{"node-p": {Phase: "Succeeded"}, "x": {Type: "Container", Phase: "Running", BoundaryID: "node-q"}})
+		})}, release(ReasonCaptured)},
+		{"a step inside the pod's boundary is no container", []func(*Evidence){onFlow(func(w *Workflow) {
+			w.SetNodes(map[string]Node{"node-p": {Phase: "Succeeded"}, "x": {Type: "Pod", Phase: "Running", BoundaryID: "node-p"}})
+		})}, release(ReasonCaptured)},
+
+		{"B43 a node that finished before the pod was created is an earlier attempt's", []func(*Evidence){finishedBeforePod(time.Minute)}, keep},
+		{"a node that finished before the pod by the clock tolerance is this attempt's", []func(*Evidence){finishedBeforePod(5 * time.Second)}, release(ReasonCaptured)},
+		{"a node that finished before the pod by more than the clock tolerance is not", []func(*Evidence){finishedBeforePod(5*time.Second + 1)}, keep},
+
+		{"a pod without node ID is never captured", []func(*Evidence){onPod(func(p *Pod) { p.NodeID = "" }), stored(Node{Phase: "Succeeded"}), onFlow(func(w *Workflow) { w.SetNodes(map[string]Node{"": {Phase: "Succeeded"}}) })}, keep},
+		{"a terminating pod without node ID is not taken for one whose node was removed", []func(*Evidence){onPod(func(p *Pod) { p.NodeID = "" }), ending}, keep},
+
+		{"B34 an offloaded node status is never captured", []func(*Evidence){stored(Node{Phase: "Succeeded"}), onFlow(func(w *Workflow) { w.Unknown = "offloaded" })}, unknown},
+		{"B34 an offloaded node status proves no removed node", []func(*Evidence){offloaded, ending}, unknown},
+		{"B34 an offloaded node status and a pod known from metadata only", []func(*Evidence){offloaded, ending, onPod(bare)}, Verdict{Reason: ReasonCaptureUnknown, NeedsStatus: true}},
+		{"a remembered capture outlives an offloaded node status", []func(*Evidence){offloaded, func(e *Evidence) { e.Remembered = true }}, release(ReasonCaptured)},
+		{"a remembered capture outlives a node that a retry reset", []func(*Evidence){stored(Node{Phase: "Pending"}), func(e *Evidence) { e.Remembered = true }}, release(ReasonCaptured)},
+
+		{"a workflow that is gone makes orphans", []func(*Evidence){onFlow(func(w *Workflow) { *w = Workflow{Key: flowA} }), onPod(running)}, release(ReasonOrphaned)},
+		{"B33 a workflow of the same name with another UID makes orphans", []func(*Evidence){onFlow(func(w *Workflow) { w.UID = "another" })}, release(ReasonOrphaned)},
+		{"B33 a captured node of another UID's workflow is an orphan's, not captured", []func(*Evidence){stored(Node{Phase: "Succeeded"}), onFlow(func(w *Workflow) { w.UID = "another" })}, release(ReasonOrphaned)},
+		{"a workflow being deleted gives leave", []func(*Evidence){onFlow(func(w *Workflow) { w.Deleting = true }), onPod(running)}, release(ReasonWorkflowDeleting)},
+		{"B35 a terminating namespace gives leave before all else", []func(*Evidence){onFlow(func(w *Workflow) { w.NamespaceTerminating, w.Exists = true, false }), onPod(running)}, release(ReasonNamespaceTerminating)},
+		{"B7 a pod of another kind is never releasable, not even in a terminating namespace", []func(*Evidence){onFlow(func(w *Workflow) { w.NamespaceTerminating = true }), onPod(func(p *Pod) { p.Owner.Kind = "WorkflowArtifactGCTask" })}, Verdict{Reason: ReasonUnowned}},
+		{"B11 a pod without owner is never releasable", []func(*Evidence){onPod(func(p *Pod) { p.Owner = Owner{} })}, Verdict{Reason: ReasonUnowned}},
+		{"a Workflow of another group is none", []func(*Evidence){onPod(func(p *Pod) { p.Owner.Group = "example.com" })}, Verdict{Reason: ReasonUnowned}},
+
+		{"B46 a terminating pod whose node a retry removed is released", []func(*Evidence){noNode, ending}, release(ReasonNodeRemoved)},
+		{"B46 one as old as the minimum age is kept", []func(*Evidence){noNode, ending, aged(30 * time.Second)}, keep},
+		{"B46 one just older is released", []func(*Evidence){noNode, ending, aged(30*time.Second + 1)}, release(ReasonNodeRemoved)},
+		{"a pod that is not terminating and has no node stored is kept", []func(*Evidence){noNode}, keep},
+		{"B46 a terminating pod whose node is a newer attempt's is released", []func(*Evidence){ending, startedAfterPod(6 * time.Second)}, release(ReasonAttemptSuperseded)},
+		{"B46 a node that started after the pod by the clock tolerance is its own", []func(*Evidence){ending, startedAfterPod(5 * time.Second)}, keep},
+		{"B46 a node that started before the pod is its own", []func(*Evidence){ending, startedAfterPod(-6 * time.Second)}, keep},
+		{"a node that never started is its own", []func(*Evidence){ending, stored(Node{Phase: "Pending"})}, keep},
+		{"a newer attempt's node gives no leave while the pod is not terminating", []func(*Evidence){startedAfterPod(time.Minute)}, keep},
+
+		{"B43 a pending pod that is neither terminating nor being deleted is kept", []func(*Evidence){onPod(pending)}, keep},
+		{"B18 a terminating pod that never started is released", []func(*Evidence){onPod(pending), ending}, release(ReasonNeverStarted)},
+		{"a pod that never started may be deleted", []func(*Evidence){onPod(pending), func(e *Evidence) { e.Deleting = true }}, release(ReasonNeverStarted)},
+		{"a terminating pending pod of which an init container ran is kept", []func(*Evidence){onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Pending", Started: true} }), ending}, keep},
+		{"B19 a failed pod without container statuses is not taken for never started", []func(*Evidence){onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed"} }), ending}, keep},
+		{"B18 a pod that never started needs no node status", []func(*Evidence){onPod(pending), ending, offloaded}, release(ReasonNeverStarted)},
+		{"a terminating pod known from metadata only needs its status", []func(*Evidence){onPod(bare), ending}, unsure},
+		{"a pod known from metadata only that is not terminating needs none", []func(*Evidence){onPod(bare)}, keep},
+
+		{"B36 a finished pod of a completed workflow is released", []func(*Evidence){completed}, release(ReasonWorkflowCompleted)},
+		{"B19 a failed pod without container statuses counts as finished", []func(*Evidence){completed, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed"} })}, release(ReasonWorkflowCompleted)},
+		{"B19 a failed pod with containers that seem to run counts as finished", []func(*Evidence){completed, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed", Started: true} })}, release(ReasonWorkflowCompleted)},
+		{"a running pod of a completed workflow is kept", []func(*Evidence){completed, onPod(running)}, keep},
+		{"a pod of unknown phase of a completed workflow is kept", []func(*Evidence){completed, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Unknown", Started: true} })}, keep},
+		{"B36 a finished pod of a completed workflow as old as the minimum age is kept", []func(*Evidence){completed, aged(30 * time.Second)}, keep},
+		{"B36 one just older is released", []func(*Evidence){completed, aged(30*time.Second + 1)}, release(ReasonWorkflowCompleted)},
+		{"a pod of a completed workflow known from metadata only needs its status", []func(*Evidence){completed, onPod(bare)}, unsure},
+		{"a young one needs none", []func(*Evidence){completed, onPod(bare), aged(time.Second)}, keep},
+		{"a completed workflow with offloaded nodes gives leave to finished pods", []func(*Evidence){completed, offloaded}, release(ReasonWorkflowCompleted)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, policy.Judge(evidence(c.change...))); diff != "" {
+				t.Errorf("verdict (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// randomEvidence has each field that Judge looks at vary on its own.
+func randomEvidence(r *rand.Rand) Evidence {
+	pick := func(s ...string) string { return s[r.IntN(len(s))] }
+	phases := []string{"", "Pending", "Running", "Succeeded", "Failed", "Error", "Skipped", "Omitted", "Strange"}
+	at := func() time.Time {
+		if r.IntN(4) == 0 {
+			return time.Time{}
+		}
+		return judgeNow.Add(time.Duration(r.IntN(240)-120) * time.Second)
+	}
+	synced := []*bool{nil, yes(), no()}
+	e := Evidence{Pod: podOf(flowA, "p"), Now: judgeNow, Remembered: r.IntN(2) == 0, Deleting: r.IntN(2) == 0}
+	e.Pod.CreatedAt = judgeNow.Add(-time.Duration(r.IntN(120)) * time.Second)
+	e.Pod.NodeID = pick("", "node-p", "node-q")
+	if r.IntN(2) == 0 {
+		e.Pod.DeletedAt = at()
+	}
+	e.Pod.Status = nil
+	if r.IntN(4) > 0 {
+		e.Pod.Status = &PodStatus{Phase: pick("Pending", "Running", "Succeeded", "Failed", "Unknown"), Started: r.IntN(2) == 0}
+	}
+	e.Pod.Owner.Kind = pick("Workflow", "Workflow", "Workflow", "Job")
+	nodes := map[string]Node{}
+	for _, id := range []string{"node-p", "node-q", "child"} {
+		if r.IntN(4) == 0 {
+			continue
+		}
+		n := Node{Type: "Pod", Phase: pick(phases...), Synced: synced[r.IntN(3)], StartedAt: at(), FinishedAt: at()}
+		if id == "child" {
+			n.Type, n.BoundaryID = "Container", "node-p"
+		}
+		nodes[id] = n
+	}
+	e.Workflow = Workflow{
+		Key: flowA, Exists: r.IntN(8) > 0, UID: e.Pod.Owner.UID, Deleting: r.IntN(8) == 0,
+		Completed: r.IntN(2) == 0, NamespaceTerminating: r.IntN(8) == 0, Unknown: pick("", "", "offloaded"),
+	}
+	if r.IntN(8) == 0 {
+		e.Workflow.UID = "another"
+	}
+	e.Workflow.SetNodes(nodes)
+	return e
+}
+
+// captured is the definition of BEHAVIOURS, written anew.
+func captured(p Policy, e Evidence) bool {
+	if e.Workflow.Unknown != "" || e.Pod.NodeID == "" {
+		return false
+	}
+	own, ok := e.Workflow.Nodes[e.Pod.NodeID]
+	if !ok || (!own.FinishedAt.IsZero() && own.FinishedAt.Add(p.ClockTolerance).Before(e.Pod.CreatedAt)) {
+		return false
+	}
+	for id, n := range e.Workflow.Nodes {
+		if id != e.Pod.NodeID && !(n.Type == "Container" && n.BoundaryID == e.Pod.NodeID) {
+			continue
+		}
+		ended := n.Phase == "Succeeded" || n.Phase == "Failed" || n.Phase == "Error"
+		if !(ended && (n.Synced == nil || *n.Synced) || n.Phase == "Skipped" || n.Phase == "Omitted") {
+			return false
+		}
+	}
+	return true
+}
+
+func checkJudged(t *testing.T, e Evidence) {
+	t.Helper()
+	p := DefaultPolicy()
+	v := p.Judge(e)
+	wf := e.Workflow
+	alive := wf.Exists && wf.UID == e.Pod.Owner.UID && !wf.Deleting && !wf.NamespaceTerminating
+	proof := captured(p, e) || e.Remembered
+	switch {
+	case v.Releasable && !e.Pod.Owner.IsWorkflow():
+		t.Errorf("B7: not a workflow pod, yet releasable: %+v: %+v", v, e)
+	case v.Releasable && alive && !proof && !wf.Completed && !e.Pod.Terminating() && !e.Deleting:
+		t.Errorf("B15: nothing gives leave, yet releasable: %+v: %+v", v, e)
+	case v.Releasable && alive && !proof && !wf.Completed && e.Pod.Status != nil && e.Pod.Status.Phase == "Running" && !e.Pod.Terminating():
+		t.Errorf("B21: a running pod is releasable: %+v: %+v", v, e)
+	case !v.Releasable && e.Pod.Owner.IsWorkflow() && (!alive || proof):
+		t.Errorf("B9: there is leave, yet it is kept: %+v: %+v", v, e)
+	case v.Releasable && v.NeedsStatus:
+		t.Errorf("releasable, yet a status is wanted: %+v: %+v", v, e)
+	case v.NeedsStatus && e.Pod.Status != nil:
+		t.Errorf("the status is there, yet it is wanted: %+v: %+v", v, e)
+	case v.Reason == ReasonNone:
+		t.Errorf("no reason: %+v", e)
+	}
+	if s := p.Explain(&e.Pod, wf, v); s == "" {
+		t.Errorf("no explanation: %+v", v)
+	}
+}
+
+func TestNothingIsReleasableWithoutAReasonForIt(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50_000 {
+		checkJudged(t, randomEvidence(r))
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func FuzzJudge(f *testing.F) {
+	f.Add(uint64(1), uint64(1))
+	f.Fuzz(func(t *testing.T, a, b uint64) { checkJudged(t, randomEvidence(rand.New(rand.NewPCG(a, b)))) })
+}

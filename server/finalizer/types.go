@@ -1,0 +1,161 @@
+package finalizer
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// DefaultFinalizer is the finalizer of Argo Workflows for the capture of pod
+// status (argo-workflows PR 12413).
+const DefaultFinalizer = "workflows.argoproj.io/status"
+
+// Labels and annotations of Argo Workflows. User metadata is applied last by
+// Argo and can overwrite each, so none of them proves ownership.
+const (
+	LabelWorkflow   = "workflows.argoproj.io/workflow"
+	LabelCompleted  = "workflows.argoproj.io/completed"
+	LabelInstanceID = "workflows.argoproj.io/controller-instanceid"
+	AnnotationNode  = "workflows.argoproj.io/node-id"
+)
+
+// WorkflowKey is the key of a lane.
+type WorkflowKey struct {
+	Namespace, Name string
+}
+
+// PodID is the identity of a pod. UID is never empty in a write.
+type PodID struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// Target is a pod to write to, with the workflow in whose turn it is written.
+type Target struct {
+	Workflow WorkflowKey
+	Pod      PodID
+}
+
+// Owner is the controller owner reference of a pod. The zero value: none.
+type Owner struct {
+	Group, Kind, Name string
+	UID               types.UID
+}
+
+// IsWorkflow reports whether the owner is an Argo Workflow, of any version.
+func (o Owner) IsWorkflow() bool { return o.Group == "argoproj.io" && o.Kind == "Workflow" }
+
+// Pod is what the service knows of a pod. Metadata comes from the watch or from
+// an answer to a write; Status only from a live read.
+type Pod struct {
+	PodID
+	ResourceVersion string
+	Owner           Owner
+	Finalizers      []string
+	NodeID          string // annotation; empty when absent
+	InstanceID      string // label; empty when absent
+	Completed       bool   // label completed=true
+	CreatedAt       time.Time
+	// DeletedAt is metadata.deletionTimestamp: when the grace period ends, not
+	// when the deletion was asked for. Zero: not terminating.
+	DeletedAt time.Time
+	// GraceSeconds is metadata.deletionGracePeriodSeconds; meaningful only with
+	// DeletedAt.
+	GraceSeconds int64
+	// Status is nil when the pod is known from metadata only.
+	Status *PodStatus
+}
+
+// PodStatus is the part of a live pod that decides on its end.
+type PodStatus struct {
+	Phase string // as in core/v1: Pending, Running, Succeeded, Failed, Unknown
+	// Started is true once any container, init containers included, is or was
+	// running.
+	Started  bool
+	NodeName string // spec.nodeName; empty: unscheduled
+}
+
+// Terminal is decided by the phase alone: a Failed pod may have no container
+// statuses, or containers that seem to run (argo-workflows 14088).
+func (s *PodStatus) Terminal() bool {
+	return s != nil && (s.Phase == "Succeeded" || s.Phase == "Failed")
+}
+
+// Has reports whether the pod carries the finalizer.
+func (p *Pod) Has(finalizer string) bool { return slices.Contains(p.Finalizers, finalizer) }
+
+// Foreign returns the finalizers other than the given one, in order.
+func (p *Pod) Foreign(finalizer string) []string {
+	var rest []string
+	for _, f := range p.Finalizers {
+		if f != finalizer {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// Terminating reports whether the pod has a deletionTimestamp.
+func (p *Pod) Terminating() bool { return !p.DeletedAt.IsZero() }
+
+// Removed reports whether this answer to a write was the pod's last state: no
+// finalizer and no grace period is left, so the API server has removed it.
+func (p *Pod) Removed() bool {
+	return p.Terminating() && p.GraceSeconds == 0 && len(p.Finalizers) == 0
+}
+
+// Workflow is one live read of a Workflow and of its namespace. Exists false is
+// proof of absence, given by a NotFound for this very object; a read that failed
+// is an error and never a Workflow.
+type Workflow struct {
+	Key                  WorkflowKey
+	Exists               bool
+	UID                  types.UID
+	Deleting             bool
+	Completed            bool // phase Succeeded, Failed or Error, or label completed=true
+	NamespaceTerminating bool
+	// Unknown says why the nodes could not be learnt: offloaded or unreadable
+	// status. Empty: Nodes is complete.
+	Unknown string
+	Nodes   map[string]Node // by node ID; set with SetNodes
+	// containers lists, by the ID of a container set's pod node, the nodes of
+	// its containers.
+	containers map[string][]string
+}
+
+// SetNodes stores the nodes and their index.
+func (w *Workflow) SetNodes(nodes map[string]Node) {
+	w.Nodes, w.containers = nodes, nil
+	for id, n := range nodes {
+		if n.Type != "Container" || n.BoundaryID == "" {
+			continue
+		}
+		if w.containers == nil {
+			w.containers = make(map[string][]string)
+		}
+		w.containers[n.BoundaryID] = append(w.containers[n.BoundaryID], id)
+	}
+}
+
+// Node is the state of one workflow node as stored.
+type Node struct {
+	Type       string // Pod, Container, Steps, DAG, ...
+	Phase      string
+	BoundaryID string
+	// Synced is taskResultSynced; nil when absent, which counts as synced.
+	Synced                *bool
+	StartedAt, FinishedAt time.Time
+}
+
+// Captured reports whether the node's result is persisted. A running daemon is
+// not, although Argo calls it fulfilled.
+func (n Node) Captured() bool {
+	switch n.Phase {
+	case "Skipped", "Omitted":
+		return true
+	case "Succeeded", "Failed", "Error":
+		return n.Synced == nil || *n.Synced
+	}
+	return false
+}

@@ -1,0 +1,108 @@
+package kube
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/finalizerd/finalizerd/server/finalizer"
+)
+
+// Cache implements finalizer.Cache and finalizer.Held from memory. The slices in
+// its answers are shared and must not be changed.
+type Cache struct{ pods *podStore }
+
+// Counts is what the pod cache holds, for metrics.
+type Counts struct {
+	Cached          int
+	Held            int
+	HeldTerminating int
+	// OldestTerminating is how long ago the grace period of the longest held
+	// terminating pod ended; 0 when there is none.
+	OldestTerminating time.Duration
+}
+
+// Pod implements finalizer.Cache.
+func (c *Cache) Pod(namespace, name string) (finalizer.Pod, bool) {
+	s := c.pods
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	p, ok := s.pods[types.NamespacedName{Namespace: namespace, Name: name}]
+	if !ok {
+		return finalizer.Pod{}, false
+	}
+	return *p, true
+}
+
+// PodsOfWorkflow implements finalizer.Cache.
+func (c *Cache) PodsOfWorkflow(key finalizer.WorkflowKey) []finalizer.Pod {
+	c.pods.mu.RLock()
+	defer c.pods.mu.RUnlock()
+	return c.pods.sorted(c.pods.byKey[key])
+}
+
+// PodsOfOwner returns the cached pods whose controller owner has this UID,
+// sorted by name. The empty UID has none.
+func (c *Cache) PodsOfOwner(uid types.UID) []finalizer.Pod {
+	c.pods.mu.RLock()
+	defer c.pods.mu.RUnlock()
+	return c.pods.sorted(c.pods.byOwner[uid])
+}
+
+// Subscribe implements finalizer.Cache.
+func (c *Cache) Subscribe(key finalizer.WorkflowKey) (<-chan struct{}, func()) {
+	return c.pods.subs.add(key)
+}
+
+// HeldPods implements finalizer.Held. A page costs what it returns, however many
+// pods are held.
+func (c *Cache) HeldPods(namespace string, after finalizer.PodID, limit int) []finalizer.Pod {
+	from := types.NamespacedName{Namespace: after.Namespace, Name: after.Name}
+	if start := (types.NamespacedName{Namespace: namespace}); compareNames(start, from) > 0 {
+		from = start
+	}
+	s := c.pods
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var page []finalizer.Pod
+	s.held.after(from, func(n types.NamespacedName) bool {
+		if len(page) >= limit || (namespace != "" && n.Namespace != namespace) {
+			return false
+		}
+		page = append(page, *s.pods[n])
+		return true
+	})
+	return page
+}
+
+// Counts returns the sizes of the pod cache as of now. It costs a walk over the
+// held pods that are terminating.
+func (c *Cache) Counts(now time.Time) Counts {
+	s := c.pods
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	n := Counts{Cached: len(s.pods), Held: s.held.count, HeldTerminating: len(s.ending)}
+	for _, since := range s.ending {
+		n.OldestTerminating = max(n.OldestTerminating, now.Sub(since))
+	}
+	return n
+}
+
+func (s *podStore) isSynced() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.synced
+}
+
+// workflowsIn returns the workflows of a namespace that have pods.
+func (s *podStore) workflowsIn(namespace string) []finalizer.WorkflowKey {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var keys []finalizer.WorkflowKey
+	for key := range s.byKey {
+		if key.Namespace == namespace {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
