@@ -5,7 +5,7 @@
 //	cmd ─► server ─► api ────► finalizer ─► lane
 //	          └────► kube ─────────┘
 //
-//	server/lane       order per key; standard library only
+//	server/lane       order per key; the standard packages only
 //	server/finalizer  the decisions, and the one way through
 //	server/kube       the only package that talks to the API server
 //	server/api        proto in, proto out; the error table

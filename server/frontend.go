@@ -93,14 +93,16 @@ func CheckAddress(address string, open bool) error {
 	if err != nil {
 		return fmt.Errorf("%q is not an address of the form host:port, such as %s", address, DefaultGRPCAddress)
 	}
-	if open || host == "localhost" {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+	if open || isLoopback(host) {
 		return nil
 	}
 	return fmt.Errorf("refusing to listen on %q: the service does not authenticate its callers, and this address is not loopback; "+
 		"use 127.0.0.1, or --danger-listen-without-authentication if something else keeps strangers away", address)
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 func listen(ctx context.Context, what, address string, open bool) (net.Listener, error) {

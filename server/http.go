@@ -16,7 +16,7 @@ import (
 // routes is the HTTP side. Paths under /v1 go to the gateway as they are: a
 // http.ServeMux would clean them, and redirect ".." to somewhere else instead of
 // letting validation refuse it.
-func routes(gateway http.Handler, ready *readiness, reg *prometheus.Registry) http.Handler {
+func routes(gateway http.Handler, ready *readiness, reg *prometheus.Registry, onlyLocal bool) http.Handler {
 	mux := http.NewServeMux()
 	alive := func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /healthz", alive)
@@ -39,7 +39,7 @@ func routes(gateway http.Handler, ready *readiness, reg *prometheus.Registry) ht
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { writeError(w, noSuchPath()) })
 
-	rest := guard(gateway)
+	rest := guard(gateway, onlyLocal)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			rest.ServeHTTP(w, r)

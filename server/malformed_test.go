@@ -190,14 +190,14 @@ func TestMalformedHTTPIsRefusedWithAStatus(t *testing.T) {
 	}
 }
 
-func TestRawHTTPThatNoClientLibrarySends(t *testing.T) {
+func TestRawHTTPThatNoClientSends(t *testing.T) {
 	r := start(t, unreachableCore(t))
 	for _, tc := range []struct {
 		name, request string
 	}{
-		{"dots in the path", "GET /v1/namespaces/a/../pods/p HTTP/1.1\r\nHost: x\r\n\r\n"},
-		{"a path without a slash", "GET v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"},
-		{"a header over the limit", "GET /v1/pods HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 128<<10) + "\r\n\r\n"},
+		{"dots in the path", "GET /v1/namespaces/a/../pods/p HTTP/1.1\r\nHost: localhost\r\n\r\n"},
+		{"a path without a slash", "GET v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n"},
+		{"a header over the limit", "GET /v1/pods HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("a", 128<<10) + "\r\n\r\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
@@ -245,6 +245,35 @@ func TestAnAnnouncedGigabyteIsNotWaitedFor(t *testing.T) {
 	defer resp.Body.Close()
 	if got := resp.Header.Get("Grpc-Status"); got != fmt.Sprint(int(codes.ResourceExhausted)) {
 		t.Errorf("grpc-status is %q", got)
+	}
+}
+
+func TestAHostThatIsNotLoopbackIsRefusedUnlessListeningOpenly(t *testing.T) {
+	ask := func(r *running, host string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/pods", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		resp, err := r.web.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	local := start(t, failingCore(nil))
+	for host, want := range map[string]int{
+		"localhost": 200, "localhost:2749": 200, "127.0.0.1": 200, "[::1]:2749": 200, "[::1]": 200,
+		"evil.example": 403, "evil.example:2749": 403, "localhost.evil.example": 403, "10.0.0.1:2749": 403,
+	} {
+		if got := ask(local, host); got != want {
+			t.Errorf("Host %s: HTTP %d, want %d", host, got, want)
+		}
+	}
+	open := start(t, failingCore(nil), func(f *Frontend) { f.AllowUnauthenticated = true })
+	if got := ask(open, "finalizerd.argo.svc"); got != 200 {
+		t.Errorf("an open service answers HTTP %d to its own name", got)
 	}
 }
 

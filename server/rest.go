@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -22,14 +24,16 @@ const bodyTimeout = 30 * time.Second
 // guard refuses what the gateway would let pass: bodies of any size, query
 // parameters beside a body, bodies beside a GET, timeouts of any shape, calls
 // that a browser makes for another site, and headers that claim another caller.
-func guard(next http.Handler) http.Handler {
+// With onlyLocal it also refuses a Host that is not loopback: a page whose own
+// name was made to resolve to 127.0.0.1 would count as the same site.
+func guard(next http.Handler, onlyLocal bool) http.Handler {
 	timeout := regexp.MustCompile(`^[0-9]{1,8}[HMSmun]$`) // as gRPC defines it
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := origin.Check(r); err != nil {
+		if err := origin.Check(r); err != nil || onlyLocal && !localHost(r.Host) {
 			writeError(w, &api.Refusal{
 				Reason:  pb.ErrorReason_ERROR_REASON_PERMISSION_DENIED,
-				Message: "a browser may not call on behalf of another site",
+				Message: "a browser may not call on behalf of another site; use the loopback address of the service",
 			})
 			return
 		}
@@ -49,6 +53,14 @@ func guard(next http.Handler) http.Handler {
 		r.Header.Del("X-Forwarded-Host")
 		next.ServeHTTP(w, r)
 	})
+}
+
+func localHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]") // no port
+	}
+	return isLoopback(host)
 }
 
 // readBody reads the body ahead, so that its size and what follows the first

@@ -37,6 +37,23 @@ type Config struct {
 	UserAgent string
 }
 
+// DefaultConfig has the defaults of all that is not zero by default. Kubernetes
+// and Log are left to the caller.
+func DefaultConfig() Config {
+	return Config{
+		Frontend: Frontend{
+			GRPCAddress:     DefaultGRPCAddress,
+			HTTPAddress:     DefaultHTTPAddress,
+			DefaultDeadline: DefaultDeadline,
+			ShutdownTimeout: DefaultShutdownTimeout,
+		},
+		Policy:            finalizer.DefaultPolicy(),
+		MaxWaiters:        lane.DefaultMaxWaiters,
+		MaxWritesInFlight: 64,
+		RequestMemory:     time.Hour,
+	}
+}
+
 // startTimeout bounds the first question to the API server.
 const startTimeout = 15 * time.Second
 
@@ -78,16 +95,29 @@ func Run(ctx context.Context, c Config) error {
 	}
 	c.Core, c.Finalizer = core, c.Policy.Finalizer
 	c.Checks = []Check{
-		{Name: "caches", Run: func(context.Context) error { return client.Synced() }},
+		{Name: "caches", Run: func(context.Context) error { return sentence(client.Synced()) }},
 		{Name: "rights", Run: func(context.Context) error { return rights(client.Faults()) }},
 	}
-	return runBoth(ctx, client.Run, func(ctx context.Context) error { return Serve(ctx, c.Frontend) })
+	front, err := open(ctx, c.Frontend)
+	if err != nil {
+		return err
+	}
+	return runBoth(ctx, client.Run, front.run)
 }
 
 func reachable(ctx context.Context, client *kube.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return client.Check(ctx)
+}
+
+// sentence is an error without its causes, which repeat it for the log.
+func sentence(err error) error {
+	var e *finalizer.Error
+	if errors.As(err, &e) {
+		return errors.New(e.Message)
+	}
+	return err
 }
 
 // rights is about what an operator has to grant. Other faults pass by

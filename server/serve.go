@@ -23,20 +23,30 @@ import (
 // most ShutdownTimeout, and what is left after that ends with UNAVAILABLE too.
 // It returns nil after ctx ended, and leaves no goroutine behind.
 func Serve(ctx context.Context, f Frontend) error {
-	f.setDefaults()
-	grpcLis, err := listen(ctx, "grpc", f.GRPCAddress, f.AllowUnauthenticated)
+	s, err := open(ctx, f)
 	if err != nil {
 		return err
 	}
+	return s.run(ctx)
+}
+
+// open listens and answers nobody yet. What it returns must be run.
+func open(ctx context.Context, f Frontend) (*front, error) {
+	f.setDefaults()
+	grpcLis, err := listen(ctx, "grpc", f.GRPCAddress, f.AllowUnauthenticated)
+	if err != nil {
+		return nil, err
+	}
 	httpLis, err := listen(ctx, "http", f.HTTPAddress, f.AllowUnauthenticated)
 	if err != nil {
-		return errors.Join(err, grpcLis.Close())
+		return nil, errors.Join(err, grpcLis.Close())
 	}
 	s, err := newFront(f)
 	if err != nil {
-		return errors.Join(err, grpcLis.Close(), httpLis.Close())
+		return nil, errors.Join(err, grpcLis.Close(), httpLis.Close())
 	}
-	return s.run(ctx, grpcLis, httpLis)
+	s.grpcLis, s.httpLis = grpcLis, httpLis
+	return s, nil
 }
 
 // front is a Frontend with all its parts.
@@ -48,6 +58,8 @@ type front struct {
 	inner   *bufconn.Listener // where the gateway dials grpc
 	gateway *grpc.ClientConn
 	http    *http.Server
+
+	grpcLis, httpLis net.Listener
 }
 
 func newFront(f Frontend) (*front, error) {
@@ -67,7 +79,7 @@ func newFront(f Frontend) (*front, error) {
 	}
 	s.gateway = conn
 	s.http = &http.Server{
-		Handler:           routes(mux, s.ready, f.Registry),
+		Handler:           routes(mux, s.ready, f.Registry, !f.AllowUnauthenticated),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -78,17 +90,17 @@ func newFront(f Frontend) (*front, error) {
 	return s, nil
 }
 
-func (s *front) run(ctx context.Context, grpcLis, httpLis net.Listener) error {
+func (s *front) run(ctx context.Context) error {
 	// What runs ends with life, which outlasts ctx by the shutdown.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, failed := errgroup.WithContext(life)
-	g.Go(func() error { return served("gRPC", s.grpc.Serve(grpcLis)) })
+	g.Go(func() error { return served("gRPC", s.grpc.Serve(s.grpcLis)) })
 	g.Go(func() error { return served("gateway", s.grpc.Serve(s.inner)) })
-	g.Go(func() error { return served("HTTP", s.http.Serve(httpLis)) })
+	g.Go(func() error { return served("HTTP", s.http.Serve(s.httpLis)) })
 	g.Go(func() error { return s.ready.run(life) })
 	if s.Listening != nil {
-		s.Listening(Addresses{GRPC: grpcLis.Addr(), HTTP: httpLis.Addr()})
+		s.Listening(Addresses{GRPC: s.grpcLis.Addr(), HTTP: s.httpLis.Addr()})
 	}
 
 	select {

@@ -9,7 +9,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const envPrefix = "FINALIZERD_"
+const (
+	envPrefix    = "FINALIZERD_"
+	clientTarget = "FINALIZERD_TARGET"
+)
 
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -24,7 +27,7 @@ func documentEnv(flags *pflag.FlagSet) {
 // environment. An empty variable counts as unset. A variable with our prefix
 // that belongs to no flag is refused, since a misspelt one would silently do
 // nothing, except for those that Kubernetes itself sets in each pod beside a
-// Service of the name finalizerd.
+// Service of the name finalizerd, and the one that package client reads.
 func applyEnv(flags *pflag.FlagSet, environ []string) error {
 	ofKubernetes := regexp.MustCompile(`^FINALIZERD_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 	known := make(map[string]*pflag.Flag)
@@ -40,7 +43,7 @@ func applyEnv(flags *pflag.FlagSet, environ []string) error {
 		}
 		f, ok := known[name]
 		switch {
-		case !ok && ofKubernetes.MatchString(name):
+		case !ok && (name == clientTarget || ofKubernetes.MatchString(name)):
 		case !ok:
 			return &usageError{fmt.Errorf("the environment variable %s belongs to no flag; unset it, or see finalizerd serve --help for the names", name)}
 		case f.Changed || value == "":

@@ -11,31 +11,24 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/finalizerd/finalizerd/server"
-	"github.com/finalizerd/finalizerd/server/finalizer"
-	"github.com/finalizerd/finalizerd/server/lane"
 )
 
 // serveFlags are the values of serve's flags.
 type serveFlags struct {
-	kubeconfig, context       string
-	grpcAddress, httpAddress  string
-	withoutAuthentication     bool
-	policy                    finalizer.Policy
-	maxWaiters, maxWrites     int
-	requestMemory             time.Duration
-	defaultDeadline           time.Duration
-	drainDelay, shutdownLimit time.Duration
-	logFormat, logLevel       string
+	config              server.Config
+	kubeconfig, context string
+	logFormat, logLevel string
 }
 
 func newServe(environ []string) *cobra.Command {
-	f := &serveFlags{policy: finalizer.DefaultPolicy()}
+	f := &serveFlags{config: server.DefaultConfig()}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service until a signal comes",
@@ -60,59 +53,62 @@ brackets. The flag wins over the variable, and the variable over the default.`,
 }
 
 func (f *serveFlags) register(flags *pflag.FlagSet) {
+	c := &f.config
 	flags.SortFlags = false
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that tells how to reach the API server; empty: the files of KUBECONFIG, else the pod's service account")
 	flags.StringVar(&f.context, "context", "", "context `name` in the kubeconfig; empty: its current one")
-	flags.StringVar(&f.grpcAddress, "grpc-address", server.DefaultGRPCAddress, "`host:port` of gRPC; port 0 takes a free one")
-	flags.StringVar(&f.httpAddress, "http-address", server.DefaultHTTPAddress, "`host:port` of REST, health, readiness and metrics")
-	flags.BoolVar(&f.withoutAuthentication, "danger-listen-without-authentication", false, "allow addresses that are not loopback, although callers are not authenticated: whoever reaches them can delete pods")
-	flags.StringVar(&f.policy.Finalizer, "finalizer", f.policy.Finalizer, "the finalizer that the service owns")
-	flags.StringVar(&f.policy.InstanceID, "instanceid", "", "instance id of the workflow controller; empty: the default instance")
-	flags.DurationVar(&f.policy.MinAge, "min-age", f.policy.MinAge, "age below which a pod is never taken for abandoned")
-	flags.DurationVar(&f.policy.ClockTolerance, "clock-tolerance", f.policy.ClockTolerance, "most that the clocks of API server, controller and nodes may differ")
-	flags.IntVar(&f.maxWaiters, "max-waiters", lane.DefaultMaxWaiters, "callers that may wait for one workflow; more get WORKFLOW_BUSY")
-	flags.IntVar(&f.maxWrites, "max-writes-in-flight", 64, "ceiling of the adaptive limit on concurrent writes, at least 2")
-	flags.DurationVar(&f.requestMemory, "request-memory", time.Hour, "how long the answer of a request_id is kept, at least 10m")
-	flags.DurationVar(&f.defaultDeadline, "default-deadline", server.DefaultDeadline, "deadline of unary calls that come without one")
-	flags.DurationVar(&f.drainDelay, "drain-delay", 0, "time between \"not ready\" and the refusal of new connections at shutdown")
-	flags.DurationVar(&f.shutdownLimit, "shutdown-timeout", server.DefaultShutdownTimeout, "most time for calls under way at shutdown, after the drain delay")
+	flags.StringVar(&c.GRPCAddress, "grpc-address", c.GRPCAddress, "`host:port` of gRPC; port 0 takes a free one")
+	flags.StringVar(&c.HTTPAddress, "http-address", c.HTTPAddress, "`host:port` of REST, health, readiness and metrics")
+	flags.BoolVar(&c.AllowUnauthenticated, "danger-listen-without-authentication", false, "allow addresses that are not loopback, although callers are not authenticated: whoever reaches them can delete pods")
+	flags.StringVar(&c.Policy.Finalizer, "finalizer", c.Policy.Finalizer, "the finalizer that the service owns")
+	flags.StringVar(&c.Policy.InstanceID, "instanceid", c.Policy.InstanceID, "instance id of the workflow controller; empty: the default instance")
+	flags.DurationVar(&c.Policy.MinAge, "min-age", c.Policy.MinAge, "age below which a pod is never taken for abandoned")
+	flags.DurationVar(&c.Policy.ClockTolerance, "clock-tolerance", c.Policy.ClockTolerance, "most that the clocks of API server, controller and nodes may differ")
+	flags.IntVar(&c.MaxWaiters, "max-waiters", c.MaxWaiters, "callers that may wait for one workflow; more get WORKFLOW_BUSY")
+	flags.IntVar(&c.MaxWritesInFlight, "max-writes-in-flight", c.MaxWritesInFlight, "ceiling of the adaptive limit on concurrent writes, at least 2")
+	flags.DurationVar(&c.RequestMemory, "request-memory", c.RequestMemory, "how long the answer of a request_id is kept, at least 10m")
+	flags.DurationVar(&c.DefaultDeadline, "default-deadline", c.DefaultDeadline, "deadline of unary calls that come without one")
+	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay, "time between \"not ready\" and the refusal of new connections at shutdown")
+	flags.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", c.ShutdownTimeout, "most time for calls under way at shutdown, after the drain delay")
 	flags.StringVar(&f.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug logs reads too")
 }
 
 // check refuses values with a sentence that names the flag.
 func (f *serveFlags) check() error {
-	if msgs := validation.IsQualifiedName(f.policy.Finalizer); len(msgs) > 0 || !strings.Contains(f.policy.Finalizer, "/") {
-		return fmt.Errorf("--finalizer must be a qualified name such as %s, got %q", finalizer.DefaultFinalizer, f.policy.Finalizer)
+	c := &f.config
+	if msgs := validation.IsQualifiedName(c.Policy.Finalizer); len(msgs) > 0 || !strings.Contains(c.Policy.Finalizer, "/") {
+		return fmt.Errorf("--finalizer must be a qualified name such as example.com/status, got %q", c.Policy.Finalizer)
 	}
-	if msgs := validation.IsValidLabelValue(f.policy.InstanceID); len(msgs) > 0 {
-		return fmt.Errorf("--instanceid must be a label value, got %q", f.policy.InstanceID)
+	if msgs := validation.IsValidLabelValue(c.Policy.InstanceID); len(msgs) > 0 {
+		return fmt.Errorf("--instanceid must be a label value, got %q", c.Policy.InstanceID)
 	}
 	for _, d := range []struct {
 		flag       string
 		value, min time.Duration
 	}{
-		{"min-age", f.policy.MinAge, 0},
-		{"clock-tolerance", f.policy.ClockTolerance, 0},
-		{"request-memory", f.requestMemory, 10 * time.Minute},
-		{"default-deadline", f.defaultDeadline, time.Millisecond},
-		{"drain-delay", f.drainDelay, 0},
-		{"shutdown-timeout", f.shutdownLimit, time.Millisecond},
+		{"min-age", c.Policy.MinAge, 0},
+		{"clock-tolerance", c.Policy.ClockTolerance, 0},
+		{"request-memory", c.RequestMemory, 10 * time.Minute},
+		{"default-deadline", c.DefaultDeadline, time.Millisecond},
+		{"drain-delay", c.DrainDelay, 0},
+		{"shutdown-timeout", c.ShutdownTimeout, time.Millisecond},
 	} {
 		if d.value < d.min {
 			return fmt.Errorf("--%s must be at least %s, got %s", d.flag, d.min, d.value)
 		}
 	}
-	if f.maxWaiters < 1 {
-		return fmt.Errorf("--max-waiters must be at least 1, got %d", f.maxWaiters)
+	if c.MaxWaiters < 1 {
+		return fmt.Errorf("--max-waiters must be at least 1, got %d", c.MaxWaiters)
 	}
-	if f.maxWrites < 2 {
-		return fmt.Errorf("--max-writes-in-flight must be at least 2, got %d", f.maxWrites)
+	if c.MaxWritesInFlight < 2 {
+		return fmt.Errorf("--max-writes-in-flight must be at least 2, got %d", c.MaxWritesInFlight)
 	}
-	for flag, address := range map[string]string{"grpc-address": f.grpcAddress, "http-address": f.httpAddress} {
-		if err := server.CheckAddress(address, f.withoutAuthentication); err != nil {
-			return fmt.Errorf("--%s: %w", flag, err)
-		}
+	if err := server.CheckAddress(c.GRPCAddress, c.AllowUnauthenticated); err != nil {
+		return fmt.Errorf("--grpc-address: %w", err)
+	}
+	if err := server.CheckAddress(c.HTTPAddress, c.AllowUnauthenticated); err != nil {
+		return fmt.Errorf("--http-address: %w", err)
 	}
 	_, err := f.logger(io.Discard)
 	return err
@@ -143,33 +139,29 @@ func (f *serveFlags) run(ctx context.Context, environ []string, stderr io.Writer
 	if err != nil {
 		return &usageError{err}
 	}
-	klog.SetSlogLogger(log) // client-go logs through klog
+	adopt(log)
 	cfg, err := restConfig(f.kubeconfig, f.context, lookup(environ, "KUBECONFIG"))
 	if err != nil {
 		return err
 	}
 	v := buildVersion()
 	log.Info("starting", "version", v.Version, "revision", v.Revision, "api_server", cfg.Host)
-	return server.Run(ctx, server.Config{
-		Frontend: server.Frontend{
-			Log:                  log,
-			GRPCAddress:          f.grpcAddress,
-			HTTPAddress:          f.httpAddress,
-			AllowUnauthenticated: f.withoutAuthentication,
-			DefaultDeadline:      f.defaultDeadline,
-			DrainDelay:           f.drainDelay,
-			ShutdownTimeout:      f.shutdownLimit,
-			Listening: func(a server.Addresses) {
-				log.Info("listening", "grpc", a.GRPC.String(), "http", a.HTTP.String())
-			},
-		},
-		Kubernetes:        cfg,
-		Policy:            f.policy,
-		MaxWaiters:        f.maxWaiters,
-		MaxWritesInFlight: f.maxWrites,
-		RequestMemory:     f.requestMemory,
-		UserAgent:         "finalizerd/" + v.Version,
-	})
+	c := f.config
+	c.Kubernetes, c.Log, c.UserAgent = cfg, log, "finalizerd/"+v.Version
+	c.Listening = func(a server.Addresses) {
+		log.Info("listening", "grpc", a.GRPC.String(), "http", a.HTTP.String())
+	}
+	if err := server.Run(ctx, c); err != nil {
+		return err
+	}
+	log.Info("stopped")
+	return nil
+}
+
+// adopt sends what client-go and gRPC log, through globals of theirs, to log.
+func adopt(log *slog.Logger) {
+	klog.SetSlogLogger(log)
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelWarn).Writer()))
 }
 
 // restConfig finds the API server: the given file, else those of KUBECONFIG,

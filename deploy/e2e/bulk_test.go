@@ -59,11 +59,11 @@ func TestB22_WritesOfTwoCallsOnOneWorkflowNeverInterleave(t *testing.T) {
 	a, b, c := f.podsNamed(wf, "a", n), f.podsNamed(wf, "b", n), f.podsNamed(other, "c", n)
 	f.waitPods(d, wf, 2*n)
 	f.waitPods(d, other, n)
-	// The first write of each call on wf waits until both calls are under way
-	// and the other workflow has been worked on.
+	// One write of each call on wf waits until both calls are under way and the
+	// other workflow has been worked on.
 	otherDone := make(chan struct{})
 	g.intercept(func(r *http.Request) http.Handler {
-		if r.Method == http.MethodPatch && (strings.Contains(r.URL.Path, "/pods/a-") || strings.Contains(r.URL.Path, "/pods/b-")) {
+		if isWriteOf(r, "a-0") || isWriteOf(r, "b-0") {
 			<-otherDone
 		}
 		return nil
@@ -82,6 +82,7 @@ func TestB22_WritesOfTwoCallsOnOneWorkflowNeverInterleave(t *testing.T) {
 			t.Errorf("delete: %v, %v", got.GetSummary(), err)
 		}
 	})
+	f.eventually("one call holds the lane and one waits", func() (bool, error) { return f.metric(d, "finalizerd_lane_waiters") == "1", nil })
 	got, err := d.ReleaseWorkflowPods(f.ctx, &pb.ReleaseWorkflowPodsRequest{Namespace: f.ns, Workflow: other.name, Pods: c, Captured: true})
 	close(otherDone)
 	if err != nil || got.GetSummary().GetReleased() != n {
@@ -149,7 +150,7 @@ func TestB23_ARepeatAfterATimeoutGoesOnWithTheSamePods(t *testing.T) {
 		return nil
 	})
 	request := &pb.DeleteWorkflowPodsRequest{Namespace: f.ns, Workflow: wf.name, All: true, Force: true, RequestId: "retry-1"}
-	ctx, cancel := context.WithTimeout(f.ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(f.ctx, 4*time.Second)
 	defer cancel()
 	first, err := d.DeleteWorkflowPods(ctx, request)
 	if err != nil {

@@ -36,7 +36,7 @@ func controlPlaneBinary(ctx context.Context, dir string) (string, error) {
 	if given := os.Getenv(controlPlaneVariable); given != "" {
 		return given, nil
 	}
-	fmt.Fprintf(os.Stderr, "e2e: building the control plane (some 11 minutes with a cold cache); %s=FILE spares it\n", controlPlaneVariable)
+	fmt.Fprintf(os.Stderr, "e2e: building the control plane (with a cold cache some 11 minutes, more than go test allows without -timeout 30m); %s=FILE spares it\n", controlPlaneVariable)
 	path := filepath.Join(dir, "local")
 	build := exec.CommandContext(ctx, "go", "build", "-o", path, ".")
 	build.Dir = filepath.Join("..", "local")

@@ -124,9 +124,10 @@ func (f *fixture) waitReady(d *daemon) {
 // waitSeen waits until the daemon's cache shows the workflow as wanted.
 func (f *fixture) waitSeen(d *daemon, wf workflow, what string, seen func(*pb.Progress) bool) {
 	f.t.Helper()
+	f.waitReady(d)
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
-	stream, err := d.WatchWorkflowPods(ctx, &pb.WatchWorkflowPodsRequest{Namespace: f.ns, Workflow: wf.name}, grpc.WaitForReady(true))
+	stream, err := d.WatchWorkflowPods(ctx, &pb.WatchWorkflowPodsRequest{Namespace: f.ns, Workflow: wf.name})
 	for err == nil {
 		var step *pb.WatchWorkflowPodsResponse
 		if step, err = stream.Recv(); err == nil && seen(step.GetProgress()) {

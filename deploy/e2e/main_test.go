@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -24,6 +25,7 @@ var suite *environment
 type environment struct {
 	*controlPlane
 	shared *daemon
+	build  func() (path string, err error) // of cmd/finalizerd
 }
 
 func TestMain(m *testing.M) {
@@ -62,6 +64,9 @@ func runSuite(m *testing.M) (int, error) {
 		return 1, err
 	}
 	defer d.stop()
-	suite = &environment{controlPlane: plane, shared: d}
+	suite = &environment{
+		controlPlane: plane, shared: d,
+		build: sync.OnceValues(func() (string, error) { return buildFinalizerd(dir) }),
+	}
 	return m.Run(), nil
 }

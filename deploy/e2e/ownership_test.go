@@ -44,11 +44,8 @@ func TestB05_AddingToAPodThatIsBeingDeletedIsAFailedPrecondition(t *testing.T) {
 				<-start
 				_, err = suite.shared.AddFinalizer(f.ctx, &pb.AddFinalizerRequest{Namespace: f.ns, Pod: pod.Name})
 			})
-			both.Go(func() {
-				<-start
-				f.deletePod(pod.Name)
-			})
 			close(start)
+			f.deletePod(pod.Name)
 			both.Wait()
 			held := slices.Contains(f.live(pod.Name).Finalizers, fin)
 			if err != nil {

@@ -130,3 +130,18 @@ func httpOf(c codes.Code) int {
 	}
 	return http.StatusInternalServerError
 }
+
+// metric returns the value of a metric without labels, "" when there is none.
+func (f *fixture) metric(d *daemon, name string) string {
+	f.t.Helper()
+	code, body, err := restConn{d.rest}.do(f.ctx, http.MethodGet, "/metrics", nil)
+	if err != nil || code != http.StatusOK {
+		f.t.Fatalf("/metrics: HTTP %d, %v", code, err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -76,7 +76,7 @@ func TestCaptureIsReadFromTheStoredWorkflow(t *testing.T) {
 	}
 }
 
-func TestAPodWhoseWorkflowIsGoneIsReleasable(t *testing.T) {
+func TestB33_PodsOfAWorkflowUIDThatIsGoneAreOrphans(t *testing.T) {
 	f := newFixture(t)
 	d := suite.shared
 	wf := f.workflow("wf", podNode("one", "Running"), podNode("two", "Running"))
@@ -118,10 +118,9 @@ func TestAPodWhoseWorkflowIsBeingDeletedIsReleasable(t *testing.T) {
 	f.wantReleased(d, pod, pb.HoldReason_HOLD_REASON_WORKFLOW_DELETING)
 }
 
-func TestAPodWhoseNamespaceIsBeingDeletedIsReleasableAndTheNamespaceGoes(t *testing.T) {
+func TestB35_APodWhoseNamespaceIsBeingDeletedIsReleasableAndTheNamespaceGoes(t *testing.T) {
 	f := newFixture(t)
 	d := suite.shared
-	// Deleted too: its own finalizer must not be what keeps the namespace.
 	wf := f.workflow("wf", podNode("pod", "Running"))
 	pod := f.pod(wf, "pod", inPhase(corev1.PodSucceeded))
 	f.waitPods(d, wf, 1)

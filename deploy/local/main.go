@@ -40,6 +40,6 @@ Start with:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newUpCommand(), newVersionCommand(), newEtcdCommand(), newAPIServerCommand())
+	root.AddCommand(newUpCommand(), newRunCommand(), newDemoCommand(), newBenchCommand(), newCallerCommand(), newVersionCommand(), newEtcdCommand(), newAPIServerCommand())
 	return root
 }

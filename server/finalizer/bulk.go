@@ -3,6 +3,7 @@ package finalizer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -47,6 +48,7 @@ type item struct {
 	pod     Pod
 	asked   bool // Result is final already: nothing was found to act upon
 	done    bool
+	seen    bool // the cache has shown this UID, so that it will tell of its end
 	result  Result
 	attempt int
 }
@@ -57,6 +59,12 @@ func (p *plan) results() []Result {
 		out[i] = p.items[i].result
 	}
 	return out
+}
+
+// cutOff reports whether the deadline or the caller's leaving ended the work
+// while some pod could still have been written to, also in a pause between tries.
+func (p *plan) cutOff() bool {
+	return slices.ContainsFunc(p.items, func(it item) bool { return !it.done })
 }
 
 func (s *Service) bulk(ctx context.Context, r BulkRequest, p *plan) ([]Result, error) {
@@ -89,7 +97,10 @@ func (s *Service) underLane(ctx context.Context, r BulkRequest, p *plan) error {
 		it := &p.items[i]
 		it.done = it.asked || (it.result.Outcome != OutcomeUnknown && it.result.Outcome != OutcomeFailed)
 		if !it.done {
-			it.pod, it.attempt = s.refresh(it.pod), 0
+			if p, ok := s.cache.Pod(it.pod.Namespace, it.pod.Name); ok && p.UID == it.pod.UID {
+				it.pod, it.seen = p, true
+			}
+			it.attempt = 0
 			it.result = Result{Pod: it.pod.PodID, NodeID: it.pod.NodeID}
 		}
 	}

@@ -164,6 +164,17 @@ func TestBulk(t *testing.T) {
 			want:    map[string]Outcome{"p": OutcomeSuperseded}, writes: []string{"delete p/uid-p"}, reads: map[string]int{opGetWorkflow: 1},
 		},
 		{
+			name: "B1 a status is never taken from another UID", prepare: func(w *world) {
+				w.put(podOf(flowA, "p", running), podOf(flowA, "q", running))
+				w.flow(flowA, map[string]string{"p": "Running", "q": "Running"})
+				w.lagging = true
+				w.put(podOf(flowA, "p", withUID("uid-2"), pending), podOf(flowA, "q", withUID("uid-2"), pending))
+			},
+			request: BulkRequest{All: true, Delete: true},
+			want:    map[string]Outcome{"p": OutcomeSuperseded, "q": OutcomeSuperseded},
+			reads:   map[string]int{opGetWorkflow: 1, opListPods: 1},
+		},
+		{
 			name: "B31 the name passes to another UID after the deletion: the pod that was meant is deleted", prepare: func(w *world) {
 				w.put(podOf(flowA, "p", terminating(0)))
 				w.before["uid-p"] = func() { w.put(podOf(flowA, "p", withUID("uid-2"))) }

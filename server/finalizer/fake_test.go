@@ -70,7 +70,6 @@ type world struct {
 	version  int
 	subs     map[chan struct{}]WorkflowKey
 	gone     func(types.UID)
-	reads    *lane.Calls[WorkflowKey, string, string, Workflow]
 }
 
 func newWorld() *world {
@@ -79,7 +78,6 @@ func newWorld() *world {
 		flows: map[WorkflowKey]Workflow{}, readErr: map[WorkflowKey]error{}, podErr: map[string]error{},
 		fault: map[types.UID]func(string) error{}, before: map[types.UID]func(){},
 		labels: map[string]string{}, subs: map[chan struct{}]WorkflowKey{},
-		reads: lane.NewCalls[WorkflowKey, string, string, Workflow](lane.New[WorkflowKey, string](lane.Options{})),
 	}
 }
 
@@ -381,26 +379,21 @@ func (w *world) HeldPods(namespace string, after PodID, limit int) []Pod {
 // liveReader is the world's Reader; Cache and Reader both have a method Pod.
 type liveReader struct{ w *world }
 
-// Workflow keeps the contract of Reader: calls that wait together share a read
-// that began after each of them.
 func (l liveReader) Workflow(ctx context.Context, key WorkflowKey) (Workflow, error) {
 	w := l.w
-	wf, _, err := w.reads.Do(ctx, key, "", "", func(ctx context.Context) (Workflow, error) {
-		end, err := w.request(ctx, access{Op: opGetWorkflow, Flow: key})
-		if err != nil {
-			return Workflow{}, err
-		}
-		defer end()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if err := w.readErr[key]; err != nil {
-			return Workflow{}, err
-		}
-		wf := w.flows[key]
-		wf.Key = key
-		return wf, nil
-	})
-	return wf, err
+	end, err := w.request(ctx, access{Op: opGetWorkflow, Flow: key})
+	if err != nil {
+		return Workflow{}, err
+	}
+	defer end()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.readErr[key]; err != nil {
+		return Workflow{}, err
+	}
+	wf := w.flows[key]
+	wf.Key = key
+	return wf, nil
 }
 
 func (l liveReader) Pod(ctx context.Context, namespace, name string) (Pod, error) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxRemembered bounds the pod outcomes that are remembered over all requests;
-// beyond it the oldest answers go early.
+// maxRemembered bounds what is remembered over all requests: pods asked for,
+// their outcomes, and the requests themselves. Beyond it the oldest go early.
 const maxRemembered = 500_000
 
 type requestKey struct {
@@ -29,11 +29,16 @@ type remembered struct {
 	waiting  int // callers that hold or wait for the turn; such an entry stays
 }
 
+func (e *remembered) weight() int {
+	return 1 + len(e.request.Pods) + len(e.request.NodeIDs) + len(e.answer)
+}
+
 // requestMemory gives a repeated request its first answer. A repeat of a request
 // that was cut off goes on with the same pods. In memory only: after a restart
 // a repeat is a new request.
 type requestMemory struct {
 	keep    time.Duration
+	most    int // bound of weight; maxRemembered
 	mu      sync.Mutex
 	entries map[requestKey]*remembered
 	weight  int
@@ -41,7 +46,7 @@ type requestMemory struct {
 }
 
 func newRequestMemory(keep time.Duration) *requestMemory {
-	return &requestMemory{keep: keep, entries: make(map[requestKey]*remembered)}
+	return &requestMemory{keep: keep, most: maxRemembered, entries: make(map[requestKey]*remembered)}
 }
 
 // do runs the request unless its answer is remembered. Errors:
@@ -65,16 +70,8 @@ func (m *requestMemory) do(ctx context.Context, r BulkRequest, run func(*plan) (
 	if err != nil {
 		return nil, err
 	}
-	m.settle(e, answer, ctx.Err() == nil && !cutOff(answer))
+	m.settle(e, answer, ctx.Err() == nil && !e.plan.cutOff())
 	return answer, nil
-}
-
-// cutOff reports whether the deadline or the caller's leaving ended the work
-// before each pod had its outcome.
-func cutOff(answer []Result) bool {
-	return slices.ContainsFunc(answer, func(r Result) bool {
-		return r.Outcome == OutcomeFailed && r.Err != nil && (r.Err.Kind == KindDeadline || r.Err.Kind == KindCanceled)
-	})
 }
 
 func (m *requestMemory) enter(r BulkRequest) (*remembered, error) {
@@ -88,6 +85,7 @@ func (m *requestMemory) enter(r BulkRequest) (*remembered, error) {
 		e.turn <- struct{}{}
 		m.entries[key] = e
 		m.order = append(m.order, key)
+		m.weight += e.weight()
 	} else if !reflect.DeepEqual(e.request, r) {
 		return nil, &Error{Kind: KindRequestIDReused,
 			Message: "request_id " + r.RequestID + " was used for a different request on this workflow; choose a new one"}
@@ -115,22 +113,26 @@ func (m *requestMemory) settle(e *remembered, answer []Result, complete bool) {
 }
 
 // expire drops what is older than keep, and the oldest while too much is kept.
+// It costs what it drops.
 func (m *requestMemory) expire() {
 	limit := time.Now().Add(-m.keep)
-	kept := m.order[:0]
-	for i, key := range m.order {
+	var busy []requestKey
+	seen := 0
+	for _, key := range m.order {
 		e := m.entries[key]
-		if e.waiting == 0 && (e.used.Before(limit) || m.weight > maxRemembered) {
-			m.weight -= len(e.answer)
-			delete(m.entries, key)
-			continue
-		}
-		if !e.used.Before(limit) && m.weight <= maxRemembered {
-			kept = append(kept, m.order[i:]...)
+		if !e.used.Before(limit) && m.weight <= m.most {
 			break
 		}
-		kept = append(kept, key)
+		seen++
+		if e.waiting > 0 {
+			busy = append(busy, key)
+			continue
+		}
+		m.weight -= e.weight()
+		delete(m.entries, key)
 	}
-	clear(m.order[len(kept):])
-	m.order = kept
+	rest := seen - len(busy)
+	copy(m.order[rest:], busy)
+	clear(m.order[:rest])
+	m.order = m.order[rest:]
 }

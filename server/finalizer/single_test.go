@@ -399,6 +399,24 @@ func TestACaptureOnceSeenHoldsForTheUIDThatItWasSeenFor(t *testing.T) {
 	}
 }
 
+func TestB34NothingIsLearntFromANodeStatusThatIsUnknown(t *testing.T) {
+	w := newWorld()
+	w.put(podOf(flowA, "p"))
+	w.flow(flowA, map[string]string{"p": "Succeeded"})
+	wf := w.flows[flowA]
+	wf.Unknown = "offloaded"
+	w.setFlow(wf)
+	s := w.service()
+	for range 2 {
+		_, err := s.ReleasePod(t.Context(), byName("p"))
+		wantKind(t, err, KindNotCaptured)
+		if r := asError(err).Reason; r != ReasonCaptureUnknown {
+			t.Errorf("reason %d", r)
+		}
+	}
+	wantWrites(t, w)
+}
+
 func TestACaptureIsNotLearntForAPodThatLeftDuringTheRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -18,21 +18,29 @@ func (s *Service) waitGone(ctx context.Context, r BulkRequest, p *plan) {
 		defer t.Stop()
 		expired = t.C
 	}
-	for {
-		if s.markGone(p) == 0 {
+	ask := time.NewTicker(unseenInterval)
+	defer ask.Stop()
+	for ended := false; ; {
+		switch left := s.markGone(ctx, p); {
+		case left == 0:
+			return
+		case ended:
+			s.tellHolders(p)
 			return
 		}
 		select {
 		case <-changed:
+		case <-ask.C:
 		case <-expired:
-			s.tellHolders(p)
-			return
+			ended = true
 		case <-ctx.Done():
-			s.tellHolders(p)
-			return
+			ended = true
 		}
 	}
 }
+
+// unseenInterval paces the reads for pods that the cache has yet to hear of.
+const unseenInterval = time.Second
 
 // awaited reports whether the pod is on its way out.
 func (it *item) awaited() bool {
@@ -40,21 +48,34 @@ func (it *item) awaited() bool {
 }
 
 // markGone turns what has left into OutcomeDeleted and counts the rest. A pod
-// that the service saw and whose watch then lost it is gone: this is no absence
-// from a cache that may not have heard of it.
-func (s *Service) markGone(p *plan) (left int) {
+// that the cache has shown and then lost is gone; one that it never showed is
+// looked for live, since such a cache may not have heard of it yet.
+func (s *Service) markGone(ctx context.Context, p *plan) (left int) {
 	for i := range p.items {
 		it := &p.items[i]
 		if !it.awaited() {
 			continue
 		}
 		if cached, ok := s.cache.Pod(it.pod.Namespace, it.pod.Name); ok && cached.UID == it.pod.UID {
+			it.seen = true
+			left++
+			continue
+		}
+		if !it.seen && !s.provenGone(ctx, it.pod.PodID) {
 			left++
 			continue
 		}
 		it.finish(Result{Outcome: OutcomeDeleted, Reason: it.result.Reason})
 	}
 	return left
+}
+
+func (s *Service) provenGone(ctx context.Context, id PodID) bool {
+	live, err := s.reader.Pod(ctx, id.Namespace, id.Name)
+	if err != nil {
+		return KindOf(err) == KindPodNotFound
+	}
+	return live.UID != id.UID
 }
 
 // tellHolders says of each pod that is left what holds it now.

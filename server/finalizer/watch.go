@@ -32,6 +32,7 @@ func (s *Service) Watch(ctx context.Context, r WatchRequest, send func(Step) err
 			if err := send(step); err != nil {
 				return err
 			}
+			pace.Reset(watchInterval) // a tick of the past must not let the next step follow at once
 		}
 		if r.Until == UntilReleased && step.HeldPods == 0 || r.Until == UntilGone && step.TotalPods == 0 {
 			return nil

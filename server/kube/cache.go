@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -64,7 +66,7 @@ func (c *Cache) HeldPods(namespace string, after finalizer.PodID, limit int) []f
 	s := c.pods
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var page []finalizer.Pod
+	page := make([]finalizer.Pod, 0, max(0, min(limit, s.held.count)))
 	s.held.after(from, func(n types.NamespacedName) bool {
 		if len(page) >= limit || (namespace != "" && n.Namespace != namespace) {
 			return false
@@ -105,4 +107,16 @@ func (s *podStore) workflowsIn(namespace string) []finalizer.WorkflowKey {
 		}
 	}
 	return keys
+}
+
+// sorted copies the pods of the names, in order. The lock is held.
+func (s *podStore) sorted(names map[types.NamespacedName]struct{}) []finalizer.Pod {
+	pods := make([]finalizer.Pod, 0, len(names))
+	for name := range names {
+		pods = append(pods, *s.pods[name])
+	}
+	slices.SortFunc(pods, func(a, b finalizer.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return pods
 }

@@ -73,8 +73,8 @@ func TestLimitFindsItsSize(t *testing.T) {
 		wantThroughput float64 // share of what the server can do
 	}{
 		"flat latency: it grows to the maximum":                        {time.Microsecond, 20 * time.Millisecond, 64, 20000, 64, 64, 0},
-		"a full CPU without wire latency: it stays moderate":           {1700 * time.Microsecond, 0, 64, 200000, 16, 48, 0.99},
-		"a full CPU behind wire latency: throughput is kept":           {1700 * time.Microsecond, 20 * time.Millisecond, 64, 200000, 16, 64, 0.95},
+		"a full CPU without wire latency: it stays moderate":           {1700 * time.Microsecond, 0, 64, 40000, 16, 48, 0.99},
+		"a full CPU behind wire latency: throughput is kept":           {1700 * time.Microsecond, 20 * time.Millisecond, 64, 40000, 16, 64, 0.95},
 		"a slow server of which a low maximum is asked: the maximum":   {10 * time.Millisecond, 0, 4, 2000, 4, 4, 0.99},
 		"a maximum below the floor counts as the floor":                {10 * time.Millisecond, 0, 1, 100, 2, 2, 0.99},
 		"a maximum above what is asked for is reached by a long flood": {time.Microsecond, 5 * time.Millisecond, 200, 80000, 200, 200, 0},

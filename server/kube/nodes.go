@@ -113,7 +113,7 @@ func decodeNodes(s wireStatus, maxUnpacked int64) (map[string]finalizer.Node, er
 			return nil, fmt.Errorf("compressedNodes cannot be unpacked: %w", err)
 		}
 		bounded := &io.LimitedReader{R: unpacked, N: maxUnpacked + 1}
-		nodes, err := readNodes(bounded)
+		nodes, err := readNodes(bounded, maxNodes)
 		if bounded.N <= 0 {
 			return nil, fmt.Errorf("compressedNodes unpack to more than %d bytes", maxUnpacked)
 		}
@@ -122,7 +122,7 @@ func decodeNodes(s wireStatus, maxUnpacked int64) (map[string]finalizer.Node, er
 		}
 		return nodes, nil
 	case present(s.Nodes):
-		nodes, err := readNodes(bytes.NewReader(s.Nodes))
+		nodes, err := readNodes(bytes.NewReader(s.Nodes), maxNodes)
 		if err != nil {
 			return nil, fmt.Errorf("the nodes cannot be read: %w", err)
 		}
@@ -131,9 +131,9 @@ func decodeNodes(s wireStatus, maxUnpacked int64) (map[string]finalizer.Node, er
 	return map[string]finalizer.Node{}, nil
 }
 
-// readNodes reads one JSON object, node by node, to the very end: only there
+// readNodes reads one JSON object of at most so many nodes, one by one, to the very end: only there
 // does gzip verify its checksum.
-func readNodes(r io.Reader) (map[string]finalizer.Node, error) {
+func readNodes(r io.Reader, most int) (map[string]finalizer.Node, error) {
 	dec := json.NewDecoder(r)
 	first, err := dec.Token()
 	if err != nil {
@@ -160,8 +160,8 @@ func readNodes(r io.Reader) (map[string]finalizer.Node, error) {
 		if err := dec.Decode(&n); err != nil {
 			return nil, err
 		}
-		if len(nodes) >= maxNodes {
-			return nil, fmt.Errorf("they are more than %d", maxNodes)
+		if len(nodes) >= most {
+			return nil, fmt.Errorf("they are more than %d", most)
 		}
 		nodes[name] = finalizer.Node{
 			Type: intern(n.Type), Phase: intern(n.Phase), BoundaryID: n.BoundaryID, Synced: n.Synced,

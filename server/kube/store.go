@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -227,6 +225,9 @@ func (s *podStore) fromWrite(p *finalizer.Pod, e *effects) {
 		s.gone[p.UID] = p.ResourceVersion
 		if known {
 			s.drop(cur, e)
+		} else {
+			e.touch(p)
+			e.gone = append(e.gone, p.UID)
 		}
 		return
 	}
@@ -294,16 +295,4 @@ func removeFrom[K comparable](index map[K]map[types.NamespacedName]struct{}, key
 	if len(index[key]) == 0 {
 		delete(index, key)
 	}
-}
-
-// sorted copies the pods of the names, in order. The lock is held.
-func (s *podStore) sorted(names map[types.NamespacedName]struct{}) []finalizer.Pod {
-	pods := make([]finalizer.Pod, 0, len(names))
-	for name := range names {
-		pods = append(pods, *s.pods[name])
-	}
-	slices.SortFunc(pods, func(a, b finalizer.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return pods
 }

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/finalizerd/finalizerd/deploy/local/internal/bench"
+	"github.com/finalizerd/finalizerd/deploy/local/internal/controlplane"
+)
+
+func newBenchCommand() *cobra.Command {
+	options := bench.Options{}
+	command := &cobra.Command{
+		Use:   "bench --finalizerd FILE [flags] [-- flags of finalizerd serve]",
+		Short: "Compare finalizerd with a bare client-go loop",
+		Long: `bench brings a control plane up, releases and deletes fresh pods with finalizerd and with a bare client-go loop that
+sends the same requests at the same concurrency, in alternating rounds, and prints one JSON line a case on standard
+output, and a table on standard error at the end.`,
+		Args: onlyAfterDash,
+		RunE: func(command *cobra.Command, args []string) error {
+			options.Args = args
+			return runBench(command.Context(), options, command.OutOrStdout(), command.ErrOrStderr())
+		},
+	}
+	finalizerdFlag(command, &options.Finalizerd)
+	flags := command.Flags()
+	flags.IntVar(&options.Pods, "pods", 2000, "pods of each round")
+	flags.IntVar(&options.Rounds, "rounds", 3, "rounds of each side; the rates are their medians")
+	flags.StringSliceVar(&options.Cases, "cases", bench.CaseNames(), "what to measure, of "+strings.Join(bench.CaseNames(), ", "))
+	return command
+}
+
+func runBench(ctx context.Context, options bench.Options, out, log io.Writer) error {
+	if err := checkExecutable(options.Finalizerd); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "finalizerd-bench-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the logs: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	progress := newProgress(log)
+	defer progress.stop()
+	options.Dir, options.AuditLog, options.Progress = dir, filepath.Join(dir, "audit.jsonl"), progress.report
+	var results []bench.Result
+	options.Done = func(result bench.Result) error {
+		results = append(results, result)
+		return json.NewEncoder(out).Encode(result)
+	}
+	if err := controlplane.During(ctx, controlplane.Options{
+		Assets: os.Getenv(assetsVariable), AuditLog: options.AuditLog, Progress: progress.report,
+	}, func(ctx context.Context, plane *controlplane.ControlPlane) error {
+		if options.Config, err = plane.RESTConfig(); err != nil {
+			return err
+		}
+		options.Kubeconfig = plane.Kubeconfig()
+		options.ServerPIDs = []int{plane.APIServerPID(), plane.EtcdPID()}
+		return bench.Run(ctx, options)
+	}); err != nil {
+		return err
+	}
+	progress.stop()
+	return bench.WriteTable(log, results)
+}
