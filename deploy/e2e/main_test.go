@@ -14,7 +14,7 @@ import (
 const (
 	controlPlaneVariable = "FINALIZERD_E2E_CONTROL_PLANE"
 	grpcurlVariable      = "FINALIZERD_E2E_GRPCURL"
-	readyWithin          = 2 * time.Minute
+	readyWithin          = 4 * time.Minute
 )
 
 // suite is what TestMain brings up for all tests. It is set once, before any of

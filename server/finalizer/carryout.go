@@ -41,7 +41,8 @@ func (s *Service) carryOut(ctx context.Context, r BulkRequest, items []item) {
 }
 
 // again returns the items to try once more, after their back-off. Items that
-// were not begun because ctx ended fail here.
+// were not begun because ctx ended fail here; those whose back-off would outlast
+// ctx stay failed, so that the lane is not held for nothing.
 func (s *Service) again(ctx context.Context, r BulkRequest, open []*item) []*item {
 	var left []*item
 	var pause time.Duration
@@ -55,8 +56,12 @@ func (s *Service) again(ctx context.Context, r BulkRequest, open []*item) []*ite
 			}
 			continue
 		}
+		wait := backoff(it)
+		if deadline, ok := ctx.Deadline(); ok && wait >= time.Until(deadline) {
+			continue
+		}
 		left = append(left, it)
-		pause = max(pause, backoff(it))
+		pause = max(pause, wait)
 	}
 	if len(left) == 0 {
 		return nil

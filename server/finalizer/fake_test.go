@@ -217,6 +217,22 @@ func (w *world) settle(p Pod, seen bool) Pod {
 	return p
 }
 
+// catchUp shows all that the cache lags behind, in one moment.
+func (w *world) catchUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k, p := range w.cached {
+		if _, ok := w.pods[k]; !ok {
+			w.hide(p)
+		}
+	}
+	for k, p := range w.pods {
+		if w.cached[k].ResourceVersion != p.ResourceVersion {
+			w.show(p)
+		}
+	}
+}
+
 // kubelet ends the grace period of a pod.
 func (w *world) kubelet(name string) { w.change(name, func(p *Pod) { p.GraceSeconds = 0 }) }
 

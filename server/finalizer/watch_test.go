@@ -45,14 +45,16 @@ func TestWatchSendsASnapshotThenChangesJoinedUntilReleased(t *testing.T) {
 		w := newWorld()
 		w.put(podOf(flowA, "p"), podOf(flowA, "q"), podOf(flowB, "other"))
 		s := w.service()
-		time.AfterFunc(time.Second, func() {
+		w.lagging = true
+		at := func(d time.Duration, f func()) { time.AfterFunc(d, func() { f(); w.catchUp() }) }
+		at(time.Second, func() {
 			w.change("p", func(p *Pod) { p.Finalizers = nil })
 			w.put(podOf(flowA, "r"))
 			w.change("other", func(p *Pod) { p.Finalizers = nil })
 		})
-		time.AfterFunc(1050*time.Millisecond, func() { w.change("q", func(p *Pod) { p.DeletedAt = time.Now(); p.GraceSeconds = 9 }) })
-		time.AfterFunc(1100*time.Millisecond, func() { w.remove("p") })
-		time.AfterFunc(5*time.Second, func() {
+		at(1050*time.Millisecond, func() { w.change("q", func(p *Pod) { p.DeletedAt = time.Now(); p.GraceSeconds = 9 }) })
+		at(1100*time.Millisecond, func() { w.remove("p") })
+		at(5*time.Second, func() {
 			for _, n := range []string{"q", "r"} {
 				w.change(n, func(p *Pod) { p.Finalizers = nil })
 			}

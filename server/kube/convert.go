@@ -77,7 +77,7 @@ func slim(obj any) (any, error) {
 	m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return r.Controller == nil || !*r.Controller
 	})
-	m.GenerateName, m.SelfLink = "", ""
+	m.GenerateName = ""
 	return m, nil
 }
 

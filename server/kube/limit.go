@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,10 @@ const (
 )
 
 // limiter bounds the writes in flight by one adaptive limit, shared fairly:
-// first come first served within a workflow, turn by turn across workflows.
+// first come first served within a workflow, turn by turn across workflows. An
+// eighth of the places is closed to the workflow that holds all others: turns
+// alone come only when places come back, and the writes of one namespace may
+// hang in a webhook for as long as the API server lets them.
 //
 // The limit starts at limitStart. It grows by one a window (as many answers as
 // the limit) in which it was what held writes back, and halves, once a window,
@@ -35,6 +39,7 @@ type limiter struct {
 	mu       sync.Mutex
 	limit    float64
 	inFlight int
+	using    map[finalizer.WorkflowKey]int // of inFlight; never 0
 	waiting  map[finalizer.WorkflowKey]*queue
 	turns    []*queue // those with waiters, in order of turn
 	pause    time.Time
@@ -73,6 +78,7 @@ func newLimiter(most int) *limiter {
 	top := float64(max(most, limitFloor))
 	return &limiter{
 		max: top, limit: min(limitStart, top),
+		using:   map[finalizer.WorkflowKey]int{},
 		waiting: map[finalizer.WorkflowKey]*queue{},
 	}
 }
@@ -84,8 +90,8 @@ func (l *limiter) acquire(ctx context.Context, key finalizer.WorkflowKey) error 
 		return err
 	}
 	l.mu.Lock()
-	if len(l.turns) == 0 && l.open(time.Now()) {
-		l.inFlight++
+	if len(l.turns) == 0 && l.open(time.Now()) && l.mayUse(key) {
+		l.take(key)
 		l.mu.Unlock()
 		return nil
 	}
@@ -104,7 +110,7 @@ func (l *limiter) acquire(ctx context.Context, key finalizer.WorkflowKey) error 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w.done {
-		l.inFlight--
+		l.giveBack(key)
 	} else {
 		l.leave(key, w)
 	}
@@ -112,13 +118,30 @@ func (l *limiter) acquire(ctx context.Context, key finalizer.WorkflowKey) error 
 	return err
 }
 
+// mayUse reports whether the workflow is below its share.
+func (l *limiter) mayUse(key finalizer.WorkflowKey) bool {
+	return l.using[key] < int(l.limit)-int(l.limit)/8
+}
+
+func (l *limiter) take(key finalizer.WorkflowKey) {
+	l.inFlight++
+	l.using[key]++
+}
+
+func (l *limiter) giveBack(key finalizer.WorkflowKey) {
+	l.inFlight--
+	if l.using[key]--; l.using[key] == 0 {
+		delete(l.using, key)
+	}
+}
+
 // release gives the place of a write back. began is when the write was sent;
 // retryAfter is what the API server asked for, 0 if nothing.
-func (l *limiter) release(began time.Time, s signal, retryAfter time.Duration) {
+func (l *limiter) release(key finalizer.WorkflowKey, began time.Time, s signal, retryAfter time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.inFlight--
+	l.giveBack(key)
 	if retryAfter > 0 {
 		if until := now.Add(min(retryAfter, maxPause)); until.After(l.pause) {
 			l.pause = until
@@ -223,12 +246,15 @@ func (l *limiter) leave(key finalizer.WorkflowKey, w *waiter) {
 }
 
 // grant hands out free places, one a turn, and sets the alarm if a pause keeps
-// waiters back.
+// waiters back. A workflow at its share keeps its turn for later.
 func (l *limiter) grant(now time.Time) {
-	for len(l.turns) > 0 && l.open(now) {
-		q := l.turns[0]
-		l.turns[0] = nil
-		l.turns = l.turns[1:]
+	for l.open(now) {
+		i := slices.IndexFunc(l.turns, func(q *queue) bool { return l.mayUse(q.key) })
+		if i < 0 {
+			break
+		}
+		q := l.turns[i]
+		l.turns = slices.Delete(l.turns, i, i+1)
 		w := q.waiters[0]
 		q.waiters[0] = nil
 		q.waiters = q.waiters[1:]
@@ -239,7 +265,7 @@ func (l *limiter) grant(now time.Time) {
 		}
 		w.done = true
 		close(w.granted)
-		l.inFlight++
+		l.take(q.key)
 	}
 	if len(l.turns) == 0 {
 		l.turns = nil
@@ -249,7 +275,7 @@ func (l *limiter) grant(now time.Time) {
 		}
 		return
 	}
-	if l.inFlight >= int(l.limit) {
+	if !now.Before(l.pause) {
 		l.windowFull = true
 	}
 	if wait := l.pause.Sub(now); wait > 0 && l.alarm == nil {

@@ -55,7 +55,7 @@ func drive(l *limiter, workers, n int, serve func() (signal, time.Duration)) tim
 				}
 				sent := time.Now()
 				s, after := serve()
-				l.release(sent, s, after)
+				l.release(wf("w"), sent, s, after)
 			}
 		})
 	}
@@ -117,14 +117,14 @@ func TestLimitHalvesOnceForOneBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(64)
 		began := time.Now()
-		for range limitStart {
-			if err := l.acquire(t.Context(), wf("w")); err != nil {
+		for i := range limitStart {
+			if err := l.acquire(t.Context(), wf(fmt.Sprint(i))); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Second)
-		for range limitStart {
-			l.release(began, signalOverload, 0)
+		for i := range limitStart {
+			l.release(wf(fmt.Sprint(i)), began, signalOverload, 0)
 		}
 		if _, _, limit := l.load(); limit != limitStart/2 {
 			t.Errorf("limit is %d after one burst of 429, want %d", limit, limitStart/2)
@@ -139,14 +139,14 @@ func TestLimitPausesForRetryAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		l.release(began, signalOverload, 5*time.Second)
+		l.release(wf("w"), began, signalOverload, 5*time.Second)
 		if err := l.acquire(t.Context(), wf("w")); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited != 5*time.Second {
 			t.Errorf("waited %v, want 5s", waited)
 		}
-		l.release(time.Now(), signalOverload, time.Hour)
+		l.release(wf("w"), time.Now(), signalOverload, time.Hour)
 		began = time.Now()
 		if err := l.acquire(t.Context(), wf("w")); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestLimitIsFairAcrossWorkflows(t *testing.T) {
 				order = append(order, fmt.Sprint(key.Name, i))
 				sent := time.Now()
 				time.Sleep(10 * time.Millisecond)
-				l.release(sent, signalOK, 0)
+				l.release(key, sent, signalOK, 0)
 			})
 			synctest.Wait()
 		}
@@ -202,6 +202,40 @@ func TestLimitIsFairAcrossWorkflows(t *testing.T) {
 	})
 }
 
+func TestLimitKeepsPlacesFromAWorkflowThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(64)
+		hung, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 100 { // none of these writes comes back while the test looks
+			all.Go(func() {
+				if l.acquire(hung, wf("hanging")) == nil {
+					sent := time.Now()
+					<-hung.Done()
+					l.release(wf("hanging"), sent, signalNone, 0)
+				}
+			})
+		}
+		synctest.Wait()
+		if inFlight, _, limit := l.load(); inFlight >= limit {
+			t.Fatalf("B22: one workflow holds %d of %d places", inFlight, limit)
+		}
+		for i := range 40 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := l.acquire(ctx, wf("healthy")); err != nil {
+				t.Fatalf("B22: write %d of another workflow was not let through: %v", i, err)
+			}
+			l.release(wf("healthy"), time.Now(), signalOK, 0)
+			cancel()
+		}
+		leave()
+		all.Wait()
+		if inFlight, waiting, _ := l.load(); inFlight != 0 || waiting != 0 || len(l.using) != 0 || len(l.waiting) != 0 || len(l.turns) != 0 {
+			t.Errorf("left over: %d in flight, %d waiting, %d users", inFlight, waiting, len(l.using))
+		}
+	})
+}
+
 func TestLimitLetsWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(2)
@@ -218,7 +252,7 @@ func TestLimitLetsWaitersLeave(t *testing.T) {
 		if inFlight, waiting, _ := l.load(); inFlight != 2 || waiting != 0 || len(l.waiting) != 0 {
 			t.Errorf("in flight %d, waiting %d, queues %d", inFlight, waiting, len(l.waiting))
 		}
-		l.release(time.Now(), signalNone, 0)
+		l.release(wf("w"), time.Now(), signalNone, 0)
 		if err := l.acquire(ctx, wf("other")); err == nil {
 			t.Error("a context that is done was granted a place")
 		}
@@ -244,7 +278,7 @@ func TestLimitNeverGrantsToADoneContext(t *testing.T) {
 			go func() { got <- l.acquire(ctx, wf("x")) }()
 			synctest.Wait()
 			cancel()
-			l.release(time.Now(), signalNone, 0)
+			l.release(wf("w"), time.Now(), signalNone, 0)
 			if err := <-got; err == nil {
 				t.Fatal("granted after the context was done")
 			}

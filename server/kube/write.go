@@ -130,7 +130,7 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 		SetHeader("Accept", acceptMeta).MaxRetries(0).Do(sent)
 	pod, err := writtenPod(res, t.Pod)
 	if err == nil {
-		w.limit.release(began, signalOK, 0)
+		w.limit.release(t.Workflow, began, signalOK, 0)
 		w.faults.clear(verb, podsResource)
 		w.pods.wrote(&pod)
 		return pod, nil
@@ -139,7 +139,7 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 	if !errors.As(err, &e) {
 		e = classify(err, ctx.Err(), about)
 	}
-	w.limit.release(began, signalOf(e, sent.Err()), pauseOf(e))
+	w.limit.release(t.Workflow, began, signalOf(e, sent.Err()), pauseOf(e))
 	w.faults.note(verb, podsResource, e)
 	return finalizer.Pod{}, e
 }

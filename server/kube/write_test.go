@@ -117,7 +117,7 @@ func TestWriteAnswers(t *testing.T) {
 		"a 404 of what is no API server": {handle: func(w http.ResponseWriter) { http.Error(w, "404 page not found", 404) }, kind: finalizer.KindUnavailable},
 		"a 429 of the API server's own filter": {handle: func(w http.ResponseWriter) {
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "Too many requests, please try again later.", 429)
+			http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 		}, kind: finalizer.KindThrottled},
 		"a 500 without a word":     {handle: func(w http.ResponseWriter) { w.WriteHeader(500) }, kind: finalizer.KindUnavailable},
 		"a connection that breaks": {handle: func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, kind: finalizer.KindUnavailable},

@@ -73,6 +73,7 @@ type round struct {
 	writes, reads int             // finalizerd's requests, from the audit log
 	daemon        time.Duration   // processor time of finalizerd
 	server        time.Duration   // processor time of kube-apiserver and etcd
+	client        time.Duration   // processor time of this process: the client, and the controllers that watch
 }
 
 // Run measures the cases one after another. It fails when a case cannot be measured, and when a pod does not end as it

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -66,7 +67,7 @@ func (b *bench) record(ctx context.Context, daemon int, do func(context.Context,
 	if err != nil {
 		return round{}, err
 	}
-	daemonBegin, serverBegin, err := b.processorTimes(daemon)
+	before, err := b.processorTimes(daemon)
 	if err != nil {
 		return round{}, err
 	}
@@ -76,11 +77,11 @@ func (b *bench) record(ctx context.Context, daemon int, do func(context.Context,
 		return round{}, err
 	}
 	r.took = time.Since(began)
-	daemonEnd, serverEnd, err := b.processorTimes(daemon)
+	after, err := b.processorTimes(daemon)
 	if err != nil {
 		return round{}, err
 	}
-	r.daemon, r.server = daemonEnd-daemonBegin, serverEnd-serverBegin
+	r.daemon, r.server, r.client = after.daemon-before.daemon, after.server-before.server, after.client-before.client
 	log, err := b.audit.Settled(ctx, begin)
 	if err != nil {
 		return round{}, err
@@ -99,20 +100,22 @@ func (b *bench) record(ctx context.Context, daemon int, do func(context.Context,
 	return r, nil
 }
 
-func (b *bench) processorTimes(daemon int) (ours, servers time.Duration, err error) {
+// processorTimes returns the three processor times so far, as a round with nothing else in it.
+func (b *bench) processorTimes(daemon int) (r round, err error) {
 	if daemon != 0 {
-		if ours, err = processorTime(daemon); err != nil {
-			return 0, 0, err
+		if r.daemon, err = processorTime(daemon); err != nil {
+			return r, err
 		}
 	}
 	for _, pid := range b.ServerPIDs {
 		spent, err := processorTime(pid)
 		if err != nil {
-			return 0, 0, err
+			return r, err
 		}
-		servers += spent
+		r.server += spent
 	}
-	return ours, servers, nil
+	r.client, err = processorTime(os.Getpid())
+	return r, err
 }
 
 // releaseOne asserts the capture, as the workflow controller does.

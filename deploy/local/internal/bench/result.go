@@ -36,6 +36,9 @@ type Result struct {
 	DaemonCPU     float64  `json:"finalizerd_cpu_ms_per_pod"`
 	ServerCPU     float64  `json:"server_cpu_ms_per_pod"`      // kube-apiserver and etcd, in finalizerd's rounds
 	BareServerCPU float64  `json:"bare_server_cpu_ms_per_pod"` // the same, in the bare loop's
+	// ClientCPU and BareClientCPU are of this process: it calls finalizerd, or is the bare loop, and its controllers watch.
+	ClientCPU     float64 `json:"client_cpu_ms_per_pod"`
+	BareClientCPU float64 `json:"bare_client_cpu_ms_per_pod"`
 }
 
 func resultOf(w workload, ours, bare []round) Result {
@@ -49,6 +52,7 @@ func resultOf(w workload, ours, bare []round) Result {
 	r.WritesPerPod, r.ReadsPerPod = rounded(perPod(float64(all.writes)), 4), rounded(perPod(float64(all.reads)), 4)
 	r.DaemonCPU, r.ServerCPU = rounded(perPod(milliseconds(all.daemon)), 3), rounded(perPod(milliseconds(all.server)), 3)
 	r.BareServerCPU = rounded(milliseconds(rival.server)/float64(rival.pods), 3)
+	r.ClientCPU, r.BareClientCPU = rounded(perPod(milliseconds(all.client)), 3), rounded(milliseconds(rival.client)/float64(rival.pods), 3)
 	if all.server > 0 {
 		r.CPUShare = rounded(float64(all.daemon)/float64(all.server), 3)
 	}
@@ -82,6 +86,7 @@ func sum(rounds []round) round {
 		all.reads += r.reads
 		all.daemon += r.daemon
 		all.server += r.server
+		all.client += r.client
 		all.latencies = append(all.latencies, r.latencies...)
 	}
 	return all
@@ -108,11 +113,11 @@ func rounded(x float64, digits int) float64 {
 // WriteTable writes the results for people.
 func WriteTable(out io.Writer, results []Result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "case\tpods\tours/s\tbare/s\tratio\twrites/pod\treads/pod\tCPU share\tCPU ms/pod\tserver\tbare's server\tp50 ms\tbare p50\tadded p50\tp99\tbare p99\t")
+	fmt.Fprintln(w, "case\tpods\tours/s\tbare/s\tratio\twrites/pod\treads/pod\tCPU share\tCPU ms/pod\tserver\tclient\tbare server\tbare client\tp50 ms\tbare p50\tadded p50\tp99\tbare p99\t")
 	for _, r := range results {
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.3f\t%.3f\t%.4f\t%.1f%%\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t%s\t\n",
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.3f\t%.3f\t%.4f\t%.1f%%\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%s\t%s\t\n",
 			r.Case, r.Pods, r.OursPerSecond, r.BarePerSecond, r.Ratio, r.WritesPerPod, r.ReadsPerPod, 100*r.CPUShare,
-			r.DaemonCPU, r.ServerCPU, r.BareServerCPU, cell(r.OursP50), cell(r.BareP50), cell(r.AddedP50), cell(r.OursP99), cell(r.BareP99))
+			r.DaemonCPU, r.ServerCPU, r.ClientCPU, r.BareServerCPU, r.BareClientCPU, cell(r.OursP50), cell(r.BareP50), cell(r.AddedP50), cell(r.OursP99), cell(r.BareP99))
 	}
 	return w.Flush()
 }

@@ -35,7 +35,7 @@ func TestResultTakesMediansOfRatesAndSumsOfTheRest(t *testing.T) {
 		var all []round
 		for _, d := range took {
 			all = append(all, round{
-				pods: 100, took: d, writes: 200, reads: 1, daemon: 10 * ms, server: 100 * ms,
+				pods: 100, took: d, writes: 200, reads: 1, daemon: 10 * ms, server: 100 * ms, client: 20 * ms,
 				latencies: []time.Duration{latency, latency, 3 * latency},
 			})
 		}
@@ -47,7 +47,7 @@ func TestResultTakesMediansOfRatesAndSumsOfTheRest(t *testing.T) {
 	want := Result{
 		Case: "single_release_1", Pods: 100, OursPerSecond: 50, BarePerSecond: 100, Ratio: 0.5, WritesPerPod: 2, ReadsPerPod: 0.01,
 		CPUShare: 0.1, AddedP50: &added, Rounds: 3, InFlight: 1, OursP50: &oursP50, OursP99: &oursP99, BareP50: &bareP50, BareP99: &bareP99,
-		DaemonCPU: 0.1, ServerCPU: 1, BareServerCPU: 1,
+		DaemonCPU: 0.1, ServerCPU: 1, BareServerCPU: 1, ClientCPU: 0.2, BareClientCPU: 0.2,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("resultOf (-want +got):\n%s", diff)
