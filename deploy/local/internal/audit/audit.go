@@ -1,7 +1,7 @@
 // Package audit reads the audit log of the local API server: which request on pods and workflows came when, from whom, and
 // how it ended. It is the one witness that is not the program under test.
 //
-// It imports the standard library only. The log is read as it is written, so the line of a request may come a moment after
+// It imports standard packages only. The log is read as it is written, so the line of a request may come a moment after
 // its answer; see Settled.
 package audit
 
