@@ -108,7 +108,6 @@ func New(base *rest.Config, o Options) (*Client, error) {
 		meta: meta, core: pods, argo: argo, namespaces: c.namespaces, faults: c.faults,
 		timeout: o.ReadTimeout, maxUnpacked: o.MaxUnpackedNodes,
 	}
-	c.Reader.workflows.read, c.Reader.workflows.timeout = c.Reader.readWorkflow, o.ReadTimeout
 	return c, nil
 }
 

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,33 +35,18 @@ type Reader struct {
 	faults      *faults
 	timeout     time.Duration
 	maxUnpacked int64
-	workflows   shared[finalizer.WorkflowKey, finalizer.Workflow]
 }
 
-// Workflow implements finalizer.Reader. Calls for one workflow that wait together
-// share a read, which began after each of them did; they share the map of nodes
-// as well, so nobody may change it.
+// Workflow implements finalizer.Reader: one GET, and one more where the namespace
+// may be ending.
 func (r *Reader) Workflow(ctx context.Context, key finalizer.WorkflowKey) (finalizer.Workflow, error) {
-	w, err := r.workflows.do(ctx, key)
-	if err == nil {
-		return w, nil
-	}
-	var e *finalizer.Error
-	if !errors.As(err, &e) {
-		e = classify(err, ctx.Err(), request{verb: verbGet, resource: workflowsResource, name: key.Name})
-	}
-	own := *e // the others who shared the read have theirs
-	return finalizer.Workflow{}, &own
-}
-
-// readWorkflow runs detached from the callers: when its ctx ends while somebody
-// waits, the time limit has passed.
-func (r *Reader) readWorkflow(ctx context.Context, key finalizer.WorkflowKey) (finalizer.Workflow, error) {
+	limited, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
 	about := request{verb: verbGet, resource: workflowsResource, name: key.Name, namespace: key.Namespace}
 	res := r.argo.Get().Namespace(key.Namespace).Resource(workflowsResource).Name(key.Name).
-		SetHeader("Accept", "application/json").MaxRetries(readRetries).Do(ctx)
+		SetHeader("Accept", "application/json").MaxRetries(readRetries).Do(limited)
 	w := finalizer.Workflow{Key: key}
-	fail := r.failed(res.Error(), nil, about)
+	fail := r.failed(res.Error(), ctx.Err(), about)
 	switch {
 	case fail == nil:
 		body, err := res.Raw()
@@ -70,14 +54,14 @@ func (r *Reader) readWorkflow(ctx context.Context, key finalizer.WorkflowKey) (f
 			w, err = decodeWorkflow(body, key, r.maxUnpacked)
 		}
 		if err != nil {
-			return w, &finalizer.Error{Kind: finalizer.KindUnavailable, Message: "the workflow cannot be read", Err: err}
+			return finalizer.Workflow{}, &finalizer.Error{Kind: finalizer.KindUnavailable, Message: "the workflow cannot be read", Err: err}
 		}
 	case fail.Kind != finalizer.KindGone:
-		return w, fail
+		return finalizer.Workflow{}, fail
 	}
-	ending, fail := r.namespaceEnding(ctx, key.Namespace)
+	ending, fail := r.namespaceEnding(ctx, limited, key.Namespace)
 	if fail != nil {
-		return w, fail
+		return finalizer.Workflow{}, fail
 	}
 	w.NamespaceTerminating = ending
 	return w, nil
@@ -85,15 +69,16 @@ func (r *Reader) readWorkflow(ctx context.Context, key finalizer.WorkflowKey) (f
 
 // namespaceEnding reads the namespace only when the watch says that it is being
 // deleted or cannot say. An account that may not read namespaces gets false:
-// pods are then kept, and Client.Faults tells.
-func (r *Reader) namespaceEnding(ctx context.Context, namespace string) (bool, *finalizer.Error) {
+// pods are then kept, and Client.Faults tells. limited is ctx with the time limit
+// of the read.
+func (r *Reader) namespaceEnding(ctx, limited context.Context, namespace string) (bool, *finalizer.Error) {
 	if seen, known := r.namespaces.get(types.NamespacedName{Name: namespace}); known && !seen.Deleting {
 		return false, nil
 	}
 	about := request{verb: verbGet, resource: namespacesResource, name: namespace}
 	res := r.meta.Get().Resource(namespacesResource).Name(namespace).
-		SetHeader("Accept", acceptMeta).MaxRetries(readRetries).Do(ctx)
-	if fail := r.failed(res.Error(), nil, about); fail != nil {
+		SetHeader("Accept", acceptMeta).MaxRetries(readRetries).Do(limited)
+	if fail := r.failed(res.Error(), ctx.Err(), about); fail != nil {
 		switch fail.Kind {
 		case finalizer.KindGone:
 			return true, nil

@@ -1,10 +1,10 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -92,42 +92,25 @@ func TestWorkflowRead(t *testing.T) {
 	}
 }
 
-func TestWorkflowReadsAreShared(t *testing.T) {
-	var once sync.Once
-	first, hold := make(chan struct{}), make(chan struct{})
-	s := newAPIServer(t, func(w http.ResponseWriter, _ *http.Request) {
-		once.Do(func() {
-			close(first)
-			<-hold
+func TestAReadThatHangsEndsByWhicheverLimitComesFirst(t *testing.T) {
+	cases := map[string]struct {
+		own, caller time.Duration
+		want        finalizer.Kind
+	}{
+		"B34: the time limit of a read makes it unknown": {20 * time.Millisecond, time.Minute, finalizer.KindUnavailable},
+		"the caller's deadline is the caller's":          {time.Minute, 20 * time.Millisecond, finalizer.KindDeadline},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			c := s.client(t, Options{ReadTimeout: tc.own})
+			ctx, cancel := context.WithTimeout(t.Context(), tc.caller)
+			defer cancel()
+			_, err := c.Reader.Workflow(ctx, wf("w"))
+			if err == nil || finalizer.KindOf(err) != tc.want {
+				t.Errorf("Workflow: got %v, want kind %v", err, tc.want)
+			}
 		})
-		sendJSON(t, w, 404, missing("workflows", "w"))
-	})
-	c := s.client(t, Options{})
-	_ = c.namespaces.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})
-	var all sync.WaitGroup
-	read := func() {
-		if w, err := c.Reader.Workflow(t.Context(), wf("w")); err != nil || w.Exists {
-			t.Errorf("got %+v, %v", w, err)
-		}
-	}
-	all.Go(read)
-	<-first
-	for range 50 {
-		all.Go(read)
-	}
-	for { // until all 50 wait
-		c.Reader.workflows.mu.Lock()
-		l := c.Reader.workflows.keys[wf("w")]
-		waiting := l.next != nil && l.next.members == 50
-		c.Reader.workflows.mu.Unlock()
-		if waiting {
-			break
-		}
-	}
-	close(hold)
-	all.Wait()
-	if n := len(s.requests()); n != 2 {
-		t.Errorf("%d requests for 51 callers, want 2", n)
 	}
 }
 

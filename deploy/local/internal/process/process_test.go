@@ -1,14 +1,10 @@
 package process
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -89,63 +85,5 @@ func TestStartFailsWithoutAnExecutable(t *testing.T) {
 	_, err := Start(Spec{Name: "child", Path: filepath.Join(t.TempDir(), "absent"), LogFile: filepath.Join(t.TempDir(), "log")})
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Start() = %v, want a file that does not exist", err)
-	}
-}
-
-const supervisorVariable = "PROCESS_TEST_SUPERVISOR_DIR"
-
-// TestSupervisor is no test: it is the process that TestKilledSupervisorLeavesNoChild kills.
-func TestSupervisor(t *testing.T) {
-	dir := os.Getenv(supervisorVariable)
-	if dir == "" {
-		t.Skip("runs only as the child of another test")
-	}
-	_, err := Start(Spec{
-		Name: "child", Path: "/bin/sh", LogFile: filepath.Join(dir, "log"),
-		Args: []string{"-c", `exec 3>"$1"; echo up >&3; exec sleep 100`, "child", filepath.Join(dir, "pipe")},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
-}
-
-func TestKilledSupervisorLeavesNoChild(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux kills the children of a process that is killed")
-	}
-	dir := t.TempDir()
-	path := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	supervisor := exec.Command(os.Args[0], "-test.run=^TestSupervisor$")
-	supervisor.Env = append(os.Environ(), supervisorVariable+"="+dir)
-	input, err := supervisor.StdinPipe() // held open, or the supervisor would end by itself
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer input.Close()
-	if err := supervisor.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := os.Open(path) // waits for the child, which alone holds the other end
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pipe.Close()
-	greeting := make([]byte, 3)
-	if _, err := io.ReadFull(pipe, greeting); err != nil || !bytes.Equal(greeting, []byte("up\n")) {
-		t.Fatalf("child said %q, %v", greeting, err)
-	}
-	if err := supervisor.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = supervisor.Wait()
-	if err := pipe.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAll(pipe); err != nil {
-		t.Errorf("child still holds the pipe: %v", err)
 	}
 }
