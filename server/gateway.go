@@ -72,6 +72,16 @@ func newGateway(lis *bufconn.Listener) (http.Handler, *grpc.ClientConn, error) {
 // which the gateway's own decoder skips. The body is in memory already.
 type strictJSON struct{ *runtime.JSONPb }
 
+// Marshal ends an answer with a newline, for those who read it in a terminal. The
+// lines of a stream, which are no messages by themselves, have theirs already.
+func (s strictJSON) Marshal(v any) ([]byte, error) {
+	out, err := s.JSONPb.Marshal(v)
+	if _, whole := v.(proto.Message); whole && err == nil {
+		out = append(out, '\n')
+	}
+	return out, err
+}
+
 func (strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	return runtime.DecoderFunc(func(v any) error {
 		msg, ok := v.(proto.Message)
