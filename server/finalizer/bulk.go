@@ -26,7 +26,7 @@ func (s *Service) Bulk(ctx context.Context, r BulkRequest) ([]Result, error) {
 			return nil, unnamed(fmt.Sprintf("pods[%d].uid", i))
 		}
 	}
-	if err := s.synced(); err != nil {
+	if err := s.ready(r.Workflow.Namespace); err != nil {
 		return nil, err
 	}
 	if r.RequestID == "" {

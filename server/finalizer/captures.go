@@ -32,7 +32,9 @@ func (c *captures) learn(p Policy, known []Pod, wf Workflow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range known {
-		if !known[i].Has(p.Finalizer) || !p.Captured(&known[i], wf) {
+		// A pod that is labelled completed and not held matters too: once it is
+		// known as captured, the label hides nothing.
+		if !known[i].Has(p.Finalizer) && !known[i].Completed || !p.Captured(&known[i], wf) {
 			continue
 		}
 		if c.uids == nil {

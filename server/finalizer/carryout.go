@@ -31,6 +31,7 @@ func (s *Service) carryOut(ctx context.Context, r BulkRequest, items []item) {
 	}
 	end := s.works.begin(r.Workflow, Work{Delete: r.Delete, Total: len(open), Started: time.Now()})
 	defer end()
+	defer s.acts.bulk(r, open)
 	for len(open) > 0 {
 		_ = s.each(ctx, open, func(ctx context.Context, it *item) error {
 			s.attempt(ctx, r, it)
@@ -95,7 +96,7 @@ func (s *Service) attempt(ctx context.Context, r BulkRequest, it *item) {
 	} else {
 		var res Result
 		fresh := Result{Reason: it.result.Reason} // without the fault of an earlier try
-		if res, err = s.writeRelease(ctx, it.pod, fresh, r.MarkCompleted, false); err == nil {
+		if res, err = s.writeRelease(ctx, it.pod, it.pod.target(), fresh, r.MarkCompleted, false); err == nil {
 			it.finish(res)
 		}
 	}
@@ -133,6 +134,7 @@ func (s *Service) deleteOne(ctx context.Context, it *item) error {
 	if !after.Terminating() {
 		var err error
 		if after, err = s.writer.Delete(ctx, it.pod.target()); err != nil {
+			s.acts.blocked(it.pod.PodID, asError(err))
 			return err
 		}
 		it.pod.DeletedAt, it.pod.GraceSeconds, it.pod.Finalizers = after.DeletedAt, after.GraceSeconds, after.Finalizers
@@ -140,6 +142,7 @@ func (s *Service) deleteOne(ctx context.Context, it *item) error {
 	if after.Has(s.policy.Finalizer) {
 		var err error
 		after, err = s.writer.Release(ctx, it.pod.target(), false)
+		s.acts.done(Act{Pod: it.pod.PodID, Reason: it.result.Reason, Err: asError(err)})
 		// A terminating UID whose name is free, or another's, has gone.
 		if k := KindOf(err); err != nil && (k == KindGone || k == KindReplaced) {
 			it.finish(Result{Outcome: OutcomeDeleted, Reason: it.result.Reason})

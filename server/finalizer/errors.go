@@ -31,6 +31,7 @@ const (
 	KindRequestIDReused // the id was used for another request
 	KindDeadline        // the deadline passed
 	KindCanceled        // the caller left
+	KindNotServed       // the namespace is outside of --namespaces
 )
 
 // Violation is one faulty field of a request.

@@ -67,7 +67,7 @@ func (w *world) HeldPods(namespace string, after PodID, limit int) []Pod {
 type liveReader struct{ w *world }
 
 func (l liveReader) Workflow(ctx context.Context, key WorkflowKey) (Workflow, error) {
-	w := l.w
+	w, began := l.w, time.Now()
 	end, err := w.request(ctx, access{Op: opGetWorkflow, Flow: key})
 	if err != nil {
 		return Workflow{}, err
@@ -79,7 +79,7 @@ func (l liveReader) Workflow(ctx context.Context, key WorkflowKey) (Workflow, er
 		return Workflow{}, err
 	}
 	wf := w.flows[key]
-	wf.Key = key
+	wf.Key, wf.ReadAt = key, began
 	return wf, nil
 }
 
@@ -126,7 +126,7 @@ func (l liveReader) Pods(ctx context.Context, key WorkflowKey) ([]Pod, error) {
 }
 
 func (w *world) AddFinalizer(ctx context.Context, t Target) (Pod, error) {
-	return w.send(ctx, access{Op: opAdd, Flow: t.Workflow, Pod: t.Pod}, func(p *Pod) error {
+	return w.send(ctx, access{Op: opAdd, Flow: t.Workflow, Pod: t.Pod, Background: t.Background}, func(p *Pod) error {
 		if p.Terminating() {
 			return &Error{Kind: KindTerminating, Pod: t.Pod, Message: "no new finalizer"}
 		}
@@ -138,9 +138,23 @@ func (w *world) AddFinalizer(ctx context.Context, t Target) (Pod, error) {
 }
 
 func (w *world) Release(ctx context.Context, t Target, mark bool) (Pod, error) {
-	return w.send(ctx, access{Op: opRelease, Flow: t.Workflow, Pod: t.Pod, Mark: mark}, func(p *Pod) error {
+	return w.send(ctx, access{Op: opRelease, Flow: t.Workflow, Pod: t.Pod, Background: t.Background, Mark: mark}, func(p *Pod) error {
 		p.Finalizers = p.Foreign(fin)
 		p.Completed = p.Completed || mark
+		return nil
+	})
+}
+
+// Unhide implements Unhider.
+func (w *world) Unhide(ctx context.Context, t Target, hold bool) (Pod, error) {
+	return w.send(ctx, access{Op: opUnhide, Flow: t.Workflow, Pod: t.Pod, Background: t.Background, Mark: hold}, func(p *Pod) error {
+		if hold && p.Terminating() && !p.Has(fin) {
+			return &Error{Kind: KindTerminating, Pod: t.Pod, Message: "no new finalizer"}
+		}
+		if hold && !p.Has(fin) {
+			p.Finalizers = append(p.Finalizers, fin)
+		}
+		p.Completed = false
 		return nil
 	})
 }

@@ -26,6 +26,7 @@ const (
 	opRelease     = "release"
 	opDelete      = "delete"
 	opAdd         = "add"
+	opUnhide      = "unhide"
 	opGetPod      = "get pod"
 	opListPods    = "list pods"
 	opGetWorkflow = "get workflow"
@@ -35,6 +36,7 @@ const (
 // ends of all requests, so that overlap can be told without a clock.
 type access struct {
 	Op         string
+	Background bool
 	Flow       WorkflowKey
 	Pod        PodID
 	Caller     string
@@ -43,12 +45,14 @@ type access struct {
 	At         time.Time
 }
 
-func (a access) write() bool { return a.Op == opRelease || a.Op == opDelete || a.Op == opAdd }
+func (a access) write() bool {
+	return a.Op == opRelease || a.Op == opDelete || a.Op == opAdd || a.Op == opUnhide
+}
 
 type nameKey struct{ namespace, name string }
 
-// world is an API server with its watch cache: it implements Cache, Held and
-// Writer, and liveReader Reader. What others do reaches the cache at once unless lagging.
+// world is an API server with its watch cache: it implements Cache, Held,
+// Writer and Unhider, and liveReader Reader. What others do reaches the cache at once unless lagging.
 type world struct {
 	mu       sync.Mutex
 	pods     map[nameKey]Pod // live, with status
@@ -83,7 +87,7 @@ func newWorld() *world {
 // service composes a Service over the world.
 func (w *world) service(change ...func(*Config)) *Service {
 	c := Config{
-		Cache: w, Held: w, Reader: liveReader{w}, Writer: w, Policy: DefaultPolicy(),
+		Cache: w, Held: w, Reader: liveReader{w}, Writer: w, Unhider: w, Policy: DefaultPolicy(),
 		Lanes: lane.New[WorkflowKey, string](lane.Options{}),
 	}
 	for _, f := range change {

@@ -18,6 +18,20 @@ type Policy struct {
 	// ClockTolerance bounds the difference between the clocks of API server,
 	// controller and nodes when attempts are told apart by time.
 	ClockTolerance time.Duration
+	// CaptureGrace is how long after its capture a pod that nobody deletes is
+	// left to its controller, which releases and labels it in one write.
+	CaptureGrace time.Duration
+	// HiddenAfter is how long a pod may be labelled completed before its node is
+	// captured.
+	HiddenAfter time.Duration
+	// NodeLost is how long the cluster node of a terminating pod may be NotReady
+	// before the pod is taken for lost.
+	NodeLost time.Duration
+	// MaxHold bounds the hold of a terminating pod, from its deletionTimestamp.
+	// 0: there is no bound; holding is the promise.
+	MaxHold time.Duration
+	// ReleaseUnowned releases pods that have no controller owner.
+	ReleaseUnowned bool
 }
 
 // DefaultPolicy is the policy of the default instance.
@@ -26,6 +40,9 @@ func DefaultPolicy() Policy {
 		Finalizer:      DefaultFinalizer,
 		MinAge:         30 * time.Second,
 		ClockTolerance: 5 * time.Second,
+		CaptureGrace:   10 * time.Second,
+		HiddenAfter:    15 * time.Second,
+		NodeLost:       5 * time.Minute,
 	}
 }
 
@@ -38,9 +55,9 @@ type Verdict struct {
 	NeedsStatus bool
 }
 
-// Evidence is what Judge decides on. Workflow is a live read that began after
-// the pod's UID was known: an older one may show the node of an earlier attempt
-// as captured (argo-workflows 8022).
+// Evidence is what Judge and Decide rest on. Workflow is a live read that began
+// after the pod's UID was known: an older one may show the node of an earlier
+// attempt as captured (argo-workflows 8022).
 type Evidence struct {
 	Pod      Pod
 	Workflow Workflow
@@ -49,7 +66,12 @@ type Evidence struct {
 	Remembered bool
 	// Deleting: the caller asks for the deletion of this UID.
 	Deleting bool
-	Now      time.Time
+	// Health is that of the cluster node that the pod is bound to.
+	Health NodeHealth
+	// HiddenSince is when the pod was first found labelled completed before its
+	// capture. Zero: it is found so now.
+	HiddenSince time.Time
+	Now         time.Time
 }
 
 // Judge decides whether a pod may be released without force. It is pure. A pod
@@ -73,6 +95,8 @@ func (p Policy) Judge(e Evidence) Verdict {
 		return release(ReasonWorkflowDeleting)
 	case e.Remembered:
 		return release(ReasonCaptured)
+	case e.Pod.Completed && wf.Completed:
+		return release(ReasonCompleted)
 	}
 	if wf.Unknown == "" {
 		if reason := p.judgeNode(e); reason != ReasonNone {
@@ -116,7 +140,7 @@ func (p Policy) Captured(pod *Pod, wf Workflow) bool {
 	if !ok || !node.Captured() {
 		return false
 	}
-	if !node.FinishedAt.IsZero() && pod.CreatedAt.Sub(node.FinishedAt) > p.ClockTolerance {
+	if p.olderAttempt(pod, node) {
 		return false
 	}
 	for _, child := range wf.containers[pod.NodeID] {
@@ -125,6 +149,11 @@ func (p Policy) Captured(pod *Pod, wf Workflow) bool {
 		}
 	}
 	return true
+}
+
+// olderAttempt reports whether the node finished before the pod was created.
+func (p Policy) olderAttempt(pod *Pod, node Node) bool {
+	return !node.FinishedAt.IsZero() && pod.CreatedAt.Sub(node.FinishedAt) > p.ClockTolerance
 }
 
 // judgeStatus decides by the status of the pod itself.
@@ -139,7 +168,7 @@ func (p Policy) judgeStatus(e Evidence) Verdict {
 	switch {
 	case pod.Status == nil:
 		kept.NeedsStatus = going || ended
-	case going && pod.Status.Phase == "Pending" && !pod.Status.Started:
+	case going && neverStarted(pod):
 		return release(ReasonNeverStarted)
 	case ended && pod.Status.Terminal():
 		return release(ReasonWorkflowCompleted)
@@ -163,37 +192,4 @@ func (p Policy) Explain(pod *Pod, wf Workflow, v Verdict) string {
 		return "the pod's controller is not an Argo Workflow"
 	}
 	return v.Reason.sentence()
-}
-
-// sentence describes a reason that gives leave.
-func (r Reason) sentence() string {
-	switch r {
-	case ReasonCaptured:
-		return "the result is in the stored Workflow"
-	case ReasonAsserted:
-		return "the caller asserted that the result is stored"
-	case ReasonNeverStarted:
-		return "no container of the pod ever ran"
-	case ReasonOrphaned:
-		return "the owning Workflow is gone"
-	case ReasonWorkflowDeleting:
-		return "the owning Workflow is being deleted"
-	case ReasonNamespaceTerminating:
-		return "the namespace is being deleted"
-	case ReasonNodeRemoved:
-		return "a retry removed the pod's node from the stored Workflow"
-	case ReasonAttemptSuperseded:
-		return "the pod's node belongs to a newer attempt"
-	case ReasonWorkflowCompleted:
-		return "the pod has finished and its Workflow has completed"
-	case ReasonForced:
-		return "the caller forced it"
-	case ReasonNotCaptured:
-		return "the result is not in the stored Workflow"
-	case ReasonCaptureUnknown:
-		return "the node status of the Workflow cannot be learnt"
-	case ReasonUnowned:
-		return "the pod has no Workflow as its controller"
-	}
-	return ""
 }

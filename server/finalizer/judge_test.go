@@ -3,6 +3,7 @@ package finalizer
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -259,6 +260,41 @@ func checkJudged(t *testing.T, e Evidence) {
 	}
 	if s := p.Explain(&e.Pod, wf, v); s == "" {
 		t.Errorf("no explanation: %+v", v)
+	}
+	checkJudgedAlike(t, p, e, v)
+}
+
+// checkJudgedAlike holds the verdict against those on slightly other evidence.
+func checkJudgedAlike(t *testing.T, p Policy, e Evidence, v Verdict) {
+	t.Helper()
+	other := e
+	other.Workflow.Unknown = "offloaded"
+	switch got := p.Judge(other); {
+	case got.Releasable && !v.Releasable:
+		t.Errorf("B34: to know less gives leave: %+v, %+v: %+v", got, v, e)
+	case got.Releasable && slices.Contains([]Reason{ReasonNodeRemoved, ReasonAttemptSuperseded}, got.Reason),
+		got.Reason == ReasonCaptured && !e.Remembered:
+		t.Errorf("B34: an unknown node gives leave: %+v: %+v", got, e)
+	}
+	for name, more := range map[string]func(*Evidence){
+		"B17 a remembered capture":   func(e *Evidence) { e.Remembered = true },
+		"that its deletion is asked": func(e *Evidence) { e.Deleting = true },
+		"that its workflow goes":     func(e *Evidence) { e.Workflow.Deleting = true },
+		"that its namespace goes":    func(e *Evidence) { e.Workflow.NamespaceTerminating = true },
+		"that it grows old":          func(e *Evidence) { e.Now = e.Now.Add(time.Hour) },
+	} {
+		other := e
+		if more(&other); v.Releasable && !p.Judge(other).Releasable {
+			t.Errorf("%s takes the leave away: %+v: %+v", name, v, e)
+		}
+	}
+	if !v.NeedsStatus {
+		return
+	}
+	other = e
+	other.Pod.Status = &PodStatus{Phase: "Running", Started: true}
+	if got := p.Judge(other); got.Releasable {
+		t.Errorf("B21: a pod that runs needed only its status: %+v: %+v", got, e)
 	}
 }
 

@@ -21,27 +21,6 @@ const (
 	OutcomeFailed
 )
 
-// Reason says why a pod is releasable, or why it is kept.
-type Reason int
-
-// The reasons. ReasonNone: unknown without a read, or nothing to say.
-const (
-	ReasonNone Reason = iota
-	ReasonNotCaptured
-	ReasonCaptureUnknown
-	ReasonCaptured
-	ReasonAsserted
-	ReasonNeverStarted
-	ReasonOrphaned
-	ReasonWorkflowDeleting
-	ReasonNamespaceTerminating
-	ReasonNodeRemoved
-	ReasonAttemptSuperseded
-	ReasonWorkflowCompleted
-	ReasonForced
-	ReasonUnowned
-)
-
 // Result is the outcome for one pod.
 type Result struct {
 	Pod     PodID

@@ -1,6 +1,10 @@
 package finalizer
 
-import "context"
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // Cache is what the watch has told, newer where the service itself has written
 // since. It is a hint: absence in it proves nothing.
@@ -8,7 +12,9 @@ type Cache interface {
 	// Pod returns the pod that has the name.
 	Pod(namespace, name string) (Pod, bool)
 	// PodsOfWorkflow returns the pods whose controller owner is a Workflow of
-	// this name, of whatever UID, sorted by name. Labels play no part.
+	// this name, of whatever UID, sorted by name. Labels play no part. The empty
+	// name stands for the pods of the namespace that carry FIN and have no
+	// controller owner at all.
 	PodsOfWorkflow(key WorkflowKey) []Pod
 	// Subscribe returns a channel of capacity 1 that gets a value after any
 	// change among the pods of the workflow. cancel frees it.
@@ -49,4 +55,35 @@ type Writer interface {
 	// Delete sets the deletionTimestamp. The answer shows what still holds the
 	// pod; when nothing does, it is Removed.
 	Delete(ctx context.Context, t Target) (Pod, error)
+}
+
+// Unhider undoes a completed label that hides a pod from its controller.
+type Unhider interface {
+	// Unhide sets label completed=false and, with hold, puts FIN on again in the
+	// same patch. Errors and answer are those of Writer.
+	Unhide(ctx context.Context, t Target, hold bool) (Pod, error)
+}
+
+// Nodes tells the health of cluster nodes. A proven absence is Gone; all doubt is
+// an error.
+type Nodes interface {
+	NodeHealth(ctx context.Context, name string) (NodeHealth, error)
+}
+
+// Events takes what operators should find at the object itself. Recording
+// neither blocks nor fails: an event that cannot be stored is lost.
+type Events interface {
+	Record(Event)
+}
+
+// Event is about a pod, or about a Workflow when Pod is empty. It is stored as an
+// events.k8s.io/v1 Event, equal ones as a series.
+type Event struct {
+	Workflow    WorkflowKey
+	WorkflowUID types.UID
+	Pod         PodID
+	Warning     bool
+	Reason      string // UpperCamelCase: why
+	Action      string // UpperCamelCase: what was done or tried
+	Note        string // a sentence
 }

@@ -52,6 +52,11 @@ type View struct {
 	Releasable  bool
 	Reason      Reason
 	Explanation string
+	// Since is when the reason came to hold, as far as is known.
+	Since time.Time
+	// ReleaseAt is when the pod is released by itself if nothing changes. Zero:
+	// no time is known.
+	ReleaseAt time.Time
 }
 
 // ListRequest pages through held pods. After is exclusive.

@@ -43,7 +43,7 @@ func (s *Service) ownedPods(r BulkRequest) []Pod {
 // another instance's.
 func (s *Service) itemFor(p Pod) item {
 	it := item{pod: p}
-	if err := s.admit(&p); err != nil {
+	if err := s.admit(&p, false); err != nil {
 		it.reject(asError(err))
 	}
 	return it

@@ -22,6 +22,15 @@ type Config struct {
 	Policy Policy
 	// Synced returns nil once Cache is filled. Nil: it always is.
 	Synced func() error
+	// Unhider, Events and Observe may be nil; without Unhider nothing is
+	// unhidden.
+	Unhider Unhider
+	Events  Events
+	Observe func(Act)
+	// Nodes tells GetPod the health of cluster nodes. Nil: unknown.
+	Nodes Nodes
+	// Namespaces are those that are served. Empty: all.
+	Namespaces []string
 	// RequestMemory is how long the answer of a request_id is kept. 0: an hour.
 	RequestMemory time.Duration
 	// Workers bounds the pods of one bulk call that are worked on at a time; the
@@ -35,18 +44,23 @@ type Lanes = lane.Lanes[WorkflowKey, string]
 // Service is the one way through. It is safe for concurrent use and runs nothing
 // of its own.
 type Service struct {
-	cache    Cache
-	held     Held
-	reader   Reader
-	writer   Writer
-	lanes    *Lanes
-	calls    *lane.Calls[WorkflowKey, string, call, Result]
-	policy   Policy
-	synced   func() error
-	workers  int
-	captures captures
-	requests *requestMemory
-	works    works
+	cache     Cache
+	held      Held
+	reader    Reader
+	writer    Writer
+	lanes     *Lanes
+	calls     *lane.Calls[WorkflowKey, string, call, Result]
+	policy    Policy
+	synced    func() error
+	workers   int
+	captures  captures
+	standings standings
+	acts      acts
+	unhider   Unhider
+	nodes     Nodes
+	served    map[string]struct{}
+	requests  *requestMemory
+	works     works
 	// reads lets who asks for one workflow at a time share the read and what is
 	// learnt from it: a workflow's pods are many, and each may ask.
 	reads *lane.Calls[WorkflowKey, struct{}, struct{}, Workflow]
@@ -58,6 +72,13 @@ func New(c Config) *Service {
 		cache: c.Cache, held: c.Held, reader: c.Reader, writer: c.Writer,
 		lanes: c.Lanes, calls: lane.NewCalls[WorkflowKey, string, call, Result](c.Lanes),
 		policy: c.Policy, synced: c.Synced, workers: c.Workers,
+		acts: acts{events: c.Events, observe: c.Observe}, unhider: c.Unhider, nodes: c.Nodes,
+	}
+	if len(c.Namespaces) > 0 {
+		s.served = make(map[string]struct{}, len(c.Namespaces))
+		for _, ns := range c.Namespaces {
+			s.served[ns] = struct{}{}
+		}
 	}
 	if s.synced == nil {
 		s.synced = func() error { return nil }
@@ -77,7 +98,30 @@ func New(c Config) *Service {
 
 // PodGone drops what is remembered of a pod. The cache calls it when the pod's
 // UID has left the API.
-func (s *Service) PodGone(uid types.UID) { s.captures.forget(uid) }
+func (s *Service) PodGone(uid types.UID) {
+	s.captures.forget(uid)
+	s.standings.forget(uid)
+}
+
+// ready refuses calls before the cache is filled, and those on a namespace that
+// is not served.
+func (s *Service) ready(namespace string) error {
+	if _, ok := s.served[namespace]; s.served != nil && !ok && namespace != "" {
+		return &Error{Kind: KindNotServed, Message: "this finalizerd does not serve namespace \"" + namespace + "\"; call the one that does, or add it to --namespaces"}
+	}
+	return s.synced()
+}
+
+// ReadWorkflow is a live read whose captures are learnt. Those who ask for one
+// workflow at a time share it; an answer rests on a read that began after the
+// call. Errors: those of Reader.
+func (s *Service) ReadWorkflow(ctx context.Context, key WorkflowKey) (Workflow, error) {
+	wf, err := s.readWorkflow(ctx, key)
+	return wf, laneError(err)
+}
+
+// Remembered reports whether a live read once showed this UID captured.
+func (s *Service) Remembered(uid types.UID) bool { return s.captures.has(uid) }
 
 // readWorkflow reads live and learns the captures that the read shows. Those who
 // ask while a read is under way share the next one: an answer rests on a read
@@ -121,9 +165,11 @@ func (s *Service) resolve(ctx context.Context, id PodID) (Pod, error) {
 	return p, nil
 }
 
-// admit checks that the pod is one of this instance's workflow pods.
-func (s *Service) admit(p *Pod) error {
-	if !p.Owner.IsWorkflow() {
+// admit checks that the pod is one of this instance's workflow pods. With force,
+// a pod that only FIN and no controller holds will do: nobody else releases it.
+func (s *Service) admit(p *Pod, force bool) error {
+	abandoned := p.Owner.None() && p.Has(s.policy.Finalizer)
+	if !p.Owner.IsWorkflow() && !(force && abandoned) {
 		return &Error{Kind: KindNotWorkflowPod, Pod: p.PodID,
 			Message: "the pod's controller is not an Argo Workflow; only workflow pods are acted upon"}
 	}
@@ -150,6 +196,7 @@ func notCaptured(id PodID, r Reason, explanation string) *Error {
 	return &Error{Kind: KindNotCaptured, Pod: id, Reason: r, Message: "refused: " + explanation}
 }
 
+// workflow is the key of the pod's lane; its Name is empty without an owner.
 func (p *Pod) workflow() WorkflowKey { return WorkflowKey{p.Namespace, p.Owner.Name} }
 
 func (p *Pod) target() Target { return Target{Workflow: p.workflow(), Pod: p.PodID} }

@@ -12,6 +12,7 @@ import (
 type call struct {
 	uid                                            types.UID
 	add, captured, markCompleted, force, validates bool
+	rule                                           Action // of a decision of the rule
 }
 
 // AddFinalizer puts FIN on a workflow pod: one write, and one read where the
@@ -19,14 +20,14 @@ type call struct {
 // KindTerminating, KindCompleted, KindNotWorkflowPod, KindOtherInstance,
 // KindBusy, KindNotSynced and those of Reader and Writer.
 func (s *Service) AddFinalizer(ctx context.Context, r AddRequest) (Result, error) {
-	if err := s.synced(); err != nil {
+	if err := s.ready(r.Pod.Namespace); err != nil {
 		return Result{}, err
 	}
 	pod, err := s.resolve(ctx, r.Pod)
 	if err != nil {
 		return Result{}, laneError(err)
 	}
-	if err := s.admit(&pod); err != nil {
+	if err := s.admit(&pod, false); err != nil {
 		return Result{}, err
 	}
 	res, _, err := s.calls.Do(ctx, pod.workflow(), pod.Name,
@@ -77,7 +78,7 @@ func (s *Service) ReleasePod(ctx context.Context, r ReleaseRequest) (Result, err
 	if r.Captured && r.Pod.UID == "" {
 		return Result{}, unnamed("pod_uid")
 	}
-	if err := s.synced(); err != nil {
+	if err := s.ready(r.Pod.Namespace); err != nil {
 		return Result{}, err
 	}
 	pod, err := s.resolve(ctx, r.Pod)
@@ -87,7 +88,7 @@ func (s *Service) ReleasePod(ctx context.Context, r ReleaseRequest) (Result, err
 	if err != nil {
 		return Result{}, laneError(err)
 	}
-	if err := s.admit(&pod); err != nil {
+	if err := s.admit(&pod, r.Force); err != nil {
 		return Result{}, err
 	}
 	c := call{uid: pod.UID, captured: r.Captured, markCompleted: r.MarkCompleted, force: r.Force, validates: r.ValidateOnly}
@@ -114,7 +115,7 @@ func (s *Service) release(ctx context.Context, pod Pod, r ReleaseRequest) (Resul
 	if !verdict.Releasable {
 		return res, notCaptured(pod.PodID, verdict.Reason, explanation)
 	}
-	return s.writeRelease(ctx, pod, res, r.MarkCompleted, r.ValidateOnly)
+	return s.writeRelease(ctx, pod, pod.target(), res, r.MarkCompleted, r.ValidateOnly)
 }
 
 func (s *Service) nothingToRelease(pod *Pod, markCompleted bool) bool {
@@ -160,7 +161,7 @@ func (s *Service) judgeLive(ctx context.Context, pod Pod) (Verdict, string, erro
 }
 
 // writeRelease sends the patch and says what it left.
-func (s *Service) writeRelease(ctx context.Context, pod Pod, res Result, mark, validateOnly bool) (Result, error) {
+func (s *Service) writeRelease(ctx context.Context, pod Pod, t Target, res Result, mark, validateOnly bool) (Result, error) {
 	res.Outcome = OutcomeReleased
 	if !pod.Has(s.policy.Finalizer) {
 		res.Outcome = OutcomeAlreadyReleased // only the label is missing
@@ -168,7 +169,8 @@ func (s *Service) writeRelease(ctx context.Context, pod Pod, res Result, mark, v
 	if validateOnly {
 		return res, nil
 	}
-	after, err := s.writer.Release(ctx, pod.target(), mark)
+	after, err := s.writer.Release(ctx, t, mark)
+	s.acts.done(Act{Pod: pod.PodID, Reason: res.Reason, Background: t.Background, Err: asError(err)})
 	switch {
 	case err == nil:
 		res.Foreign = after.Foreign(s.policy.Finalizer)

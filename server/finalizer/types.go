@@ -35,6 +35,9 @@ type PodID struct {
 type Target struct {
 	Workflow WorkflowKey
 	Pod      PodID
+	// Background writes are the reconciler's: they step back while callers
+	// write.
+	Background bool
 }
 
 // Owner is the controller owner reference of a pod. The zero value: none.
@@ -42,6 +45,9 @@ type Owner struct {
 	Group, Kind, Name string
 	UID               types.UID
 }
+
+// None reports whether there is no controller owner at all.
+func (o Owner) None() bool { return o == Owner{} }
 
 // IsWorkflow reports whether the owner is an Argo Workflow, of any version.
 func (o Owner) IsWorkflow() bool { return o.Group == "argoproj.io" && o.Kind == "Workflow" }
@@ -108,8 +114,13 @@ func (p *Pod) Removed() bool {
 // Workflow is one live read of a Workflow and of its namespace. Exists false is
 // proof of absence, given by a NotFound for this very object; a read that failed
 // is an error and never a Workflow.
+//
+// With ReadAt zero it is what the watch tells, a hint: only what is never taken
+// back, a deletionTimestamp of this UID or of the namespace, is then believed.
 type Workflow struct {
-	Key                  WorkflowKey
+	Key WorkflowKey
+	// ReadAt is when the live read began, by the clock of this process.
+	ReadAt               time.Time
 	Exists               bool
 	UID                  types.UID
 	Deleting             bool
@@ -136,6 +147,14 @@ func (w *Workflow) SetNodes(nodes map[string]Node) {
 		}
 		w.containers[n.BoundaryID] = append(w.containers[n.BoundaryID], id)
 	}
+}
+
+// NodeHealth is the state of a cluster node. The zero value: not asked for.
+type NodeHealth struct {
+	Known bool // false: not asked for, or it could not be learnt
+	Gone  bool // proven by a NotFound
+	Ready bool
+	Since time.Time // when Ready took its present value; zero when Gone
 }
 
 // Node is the state of one workflow node as stored.

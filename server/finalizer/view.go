@@ -5,40 +5,76 @@ import (
 	"time"
 )
 
-// GetPod reads the pod and its workflow live and judges it. Errors:
-// KindPodNotFound, KindNotSynced and those of Reader; a workflow that cannot be
-// read is told in the view as ReasonCaptureUnknown.
+// GetPod reads the pod and its workflow live, and its cluster node where that
+// matters, and judges it. Errors: KindPodNotFound, KindNotSynced, KindNotServed
+// and those of Reader; a workflow that cannot be read is told in the view as
+// ReasonCaptureUnknown.
 func (s *Service) GetPod(ctx context.Context, namespace, name string) (View, error) {
-	if err := s.synced(); err != nil {
+	if err := s.ready(namespace); err != nil {
 		return View{}, err
 	}
 	pod, err := s.reader.Pod(ctx, namespace, name)
 	if err != nil {
 		return View{}, laneError(err)
 	}
-	v := View{Pod: pod, Held: pod.Has(s.policy.Finalizer)}
-	if !pod.Owner.IsWorkflow() {
-		v.Reason, v.Explanation = ReasonUnowned, ReasonUnowned.sentence()
-		return v, nil
-	}
-	verdict, explanation, err := s.judgeLive(ctx, pod)
-	if err != nil {
-		if ctx.Err() != nil {
-			return View{}, laneError(ctx.Err())
+	e := Evidence{Pod: pod, Workflow: Workflow{Key: pod.workflow()}, Now: time.Now()}
+	if pod.Owner.IsWorkflow() {
+		if e.Workflow, err = s.readWorkflow(ctx, pod.workflow()); err != nil {
+			if ctx.Err() != nil {
+				return View{}, laneError(ctx.Err())
+			}
+			e.Workflow = Unreadable(&pod, e.Now, asError(err).Message)
 		}
-		v.Reason, v.Explanation = ReasonCaptureUnknown, "the Workflow cannot be read now: "+asError(err).Message
-		return v, nil
 	}
-	v.Releasable, v.Reason, v.Explanation = verdict.Releasable, verdict.Reason, explanation
-	return v, nil
+	e.Remembered, e.Now = s.captures.has(pod.UID), time.Now()
+	if st, ok := s.standings.get(pod.UID); ok && st.Reason == ReasonHidden {
+		e.HiddenSince = st.Since
+	}
+	if s.policy.Decide(e).Need == NeedHealth && s.nodes != nil {
+		if h, err := s.nodes.NodeHealth(ctx, pod.Status.NodeName); err == nil {
+			e.Health = h
+		}
+	}
+	return s.view(e), nil
 }
 
-// ListPods pages through held pods in order of namespace and name. With a
-// workflow or a reason each pod is judged, at one read per workflow on the page.
-// A page may be short and yet have a successor. Errors: KindNotSynced and those
-// of Reader.
+// Unreadable stands for a workflow that could not be read: its pods are neither
+// orphans nor captured.
+func Unreadable(pod *Pod, now time.Time, why string) Workflow {
+	return Workflow{
+		Key: pod.workflow(), ReadAt: now, Exists: true, UID: pod.Owner.UID,
+		Unknown: "the Workflow cannot be read now: " + why,
+	}
+}
+
+// view says of a pod what Judge would answer a caller, and what the rule says it
+// waits for.
+func (s *Service) view(e Evidence) View {
+	v := View{Pod: e.Pod, Held: e.Pod.Has(s.policy.Finalizer)}
+	d := s.policy.Decide(e)
+	st := d.standing()
+	verdict := s.policy.Judge(e)
+	v.Releasable = verdict.Releasable || d.Action == ActionRelease
+	v.Reason, v.Since, v.ReleaseAt = d.Reason, d.Since, st.ReleaseAt
+	switch {
+	case d.Reason == ReasonOtherInstance:
+		v.Releasable = false // whatever its state, by the other instance's finalizerd only
+	case d.Action == ActionKeep && verdict.Releasable, d.Reason == ReasonNone:
+		v.Reason = verdict.Reason
+	}
+	if old, ok := s.standings.get(e.Pod.UID); ok && v.Since.IsZero() && old.Reason == v.Reason {
+		v.Since = old.Since
+	}
+	v.Explanation = s.policy.Explain(&e.Pod, e.Workflow, Verdict{Reason: v.Reason})
+	return v
+}
+
+// ListPods pages through held pods in order of namespace and name. What is known
+// of a pod costs nothing; of others, each workflow on the page is read once. A
+// page may be short and yet have a successor. Errors: KindNotSynced,
+// KindNotServed and those of Reader.
 func (s *Service) ListPods(ctx context.Context, r ListRequest) (Page, error) {
-	if err := s.synced(); err != nil {
+	if err := s.ready(r.Namespace); err != nil {
 		return Page{}, err
 	}
 	pods := s.heldPods(r)
@@ -49,7 +85,7 @@ func (s *Service) ListPods(ctx context.Context, r ListRequest) (Page, error) {
 	read := make(map[WorkflowKey]Workflow)
 	for _, pod := range pods {
 		page.Next = pod.PodID
-		view, err := s.viewListed(ctx, pod, r, read)
+		view, err := s.viewListed(ctx, pod, read)
 		if err != nil {
 			return Page{}, laneError(err)
 		}
@@ -74,9 +110,9 @@ func (s *Service) heldPods(r ListRequest) []Pod {
 	return pods
 }
 
-func (s *Service) viewListed(ctx context.Context, pod Pod, r ListRequest, read map[WorkflowKey]Workflow) (View, error) {
+func (s *Service) viewListed(ctx context.Context, pod Pod, read map[WorkflowKey]Workflow) (View, error) {
 	v := s.viewCached(pod)
-	if v.Reason != ReasonNone || (r.Reason == ReasonNone && r.Workflow == "") {
+	if v.Reason != ReasonNone {
 		return v, nil
 	}
 	key := pod.workflow()
@@ -87,24 +123,28 @@ func (s *Service) viewListed(ctx context.Context, pod Pod, r ListRequest, read m
 			if ctx.Err() != nil {
 				return v, ctx.Err()
 			}
-			wf = Workflow{Key: key, Exists: true, UID: pod.Owner.UID, Unknown: "it cannot be read now"}
+			wf = Unreadable(&pod, time.Now(), asError(err).Message)
 		}
 		read[key] = wf
 	}
-	verdict := s.policy.Judge(Evidence{Pod: pod, Workflow: wf, Remembered: s.captures.has(pod.UID), Now: time.Now()})
-	v.Releasable, v.Reason = verdict.Releasable, verdict.Reason
-	v.Explanation = s.policy.Explain(&pod, wf, verdict)
-	return v, nil
+	return s.view(Evidence{Pod: pod, Workflow: wf, Remembered: s.captures.has(pod.UID), Now: time.Now()}), nil
 }
 
 // viewCached says of a pod what is known without a read.
 func (s *Service) viewCached(pod Pod) View {
 	v := View{Pod: pod, Held: pod.Has(s.policy.Finalizer)}
+	st, known := s.standings.get(pod.UID)
 	switch {
+	case !v.Held:
+	case known:
+		v.Reason, v.Releasable, v.Since, v.ReleaseAt = st.Reason, st.Releasable, st.Since, st.ReleaseAt
 	case !pod.Owner.IsWorkflow():
 		v.Reason = ReasonUnowned
-	case v.Held && s.captures.has(pod.UID):
+	case s.captures.has(pod.UID):
 		v.Releasable, v.Reason = true, ReasonCaptured
+	}
+	if !pod.Owner.IsWorkflow() && v.Reason == ReasonNone {
+		v.Reason = ReasonUnowned
 	}
 	v.Explanation = v.Reason.sentence()
 	return v

@@ -17,7 +17,7 @@ const watchInterval = 200 * time.Millisecond
 // of Until is met. Errors: KindNotSynced, KindDeadline, KindCanceled and what
 // send returns.
 func (s *Service) Watch(ctx context.Context, r WatchRequest, send func(Step) error) error {
-	if err := s.synced(); err != nil {
+	if err := s.ready(r.Workflow.Namespace); err != nil {
 		return err
 	}
 	changed, cancel := s.cache.Subscribe(r.Workflow)
