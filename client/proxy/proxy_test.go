@@ -1,0 +1,427 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/finalizerd/finalizerd/client/proxy"
+	"github.com/finalizerd/finalizerd/client/transport"
+	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// finalizerd answers every call with one outcome.
+type finalizerd struct {
+	calls chan string
+	err   error
+}
+
+func (f finalizerd) ReleasePod(_ context.Context, r *finalizerv1.ReleasePodRequest, _ ...grpc.CallOption) (*finalizerv1.ReleasePodResponse, error) {
+	f.calls <- "release " + r.GetPod()
+	return &finalizerv1.ReleasePodResponse{Result: &finalizerv1.PodResult{Outcome: finalizerv1.Outcome_OUTCOME_RELEASED}}, f.err
+}
+
+func (f finalizerd) DeleteWorkflowPods(_ context.Context, r *finalizerv1.DeleteWorkflowPodsRequest, _ ...grpc.CallOption) (*finalizerv1.DeleteWorkflowPodsResponse, error) {
+	f.calls <- "delete " + r.GetPods()[0].GetName()
+	return &finalizerv1.DeleteWorkflowPodsResponse{Results: []*finalizerv1.PodResult{{Outcome: finalizerv1.Outcome_OUTCOME_DELETED}}}, f.err
+}
+
+// apiServer starts a TLS server with HTTP/2 and returns its URL and CA file.
+func apiServer(t testing.TB, handler http.Handler) (*url.URL, string) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u, writeFile(t, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+}
+
+func writeFile(t testing.TB, content []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// start runs a proxy and returns its URL. It is stopped with the test.
+func start(t testing.TB, c proxy.Config) string {
+	t.Helper()
+	if c.Service == nil {
+		c.Service = finalizerd{calls: make(chan string, 100)}
+	}
+	listening := make(chan net.Addr, 1)
+	c.Listen, c.Listening = "127.0.0.1:0", func(a net.Addr) { listening <- a }
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 10 * time.Millisecond
+	}
+	p, err := proxy.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return "http://" + (<-listening).String()
+}
+
+func send(t testing.TB, method, at, body string, header http.Header) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if header != nil {
+		req.Header = header
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(answer)
+}
+
+func TestRequestsPassThroughByteForByte(t *testing.T) {
+	type got struct {
+		method, uri, body string
+		header            http.Header
+		proto             int
+	}
+	requests := make(chan got, 1)
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests <- got{r.Method, r.RequestURI, string(body), r.Header, r.ProtoMajor}
+		w.Header().Set("Audit-Id", "7")
+		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write([]byte("k8s\x00\xff"))
+	}))
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca, TokenFile: writeFile(t, []byte("of-the-account\n"))})
+	for _, tc := range []struct{ name, method, uri, body string }{
+		{"a protobuf create", "POST", "/api/v1/namespaces/argo/pods?fieldManager=a", "k8s\x00\n\x09\n\x02v1\x12\x03Pod\xff\xfe"},
+		{"escapes in path and query", "GET", "/api/v1/namespaces/argo/services/https:x:1/proxy/a%2Fb//c?q=a%20b;c&labelSelector=a%3Db", ""},
+		{"a query that Go does not parse", "GET", "/api/v1/pods?a=%zz&b;c", ""},
+		{"a large body", "PUT", "/api/v1/namespaces/argo/configmaps/a", strings.Repeat("x", 1<<20)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			header := http.Header{
+				"Authorization": {"Bearer own"}, "Impersonate-User": {"ann"}, "Impersonate-Group": {"a", "b"}, "User-Agent": {"argo/v4"},
+				"Content-Type": {"application/vnd.kubernetes.protobuf"}, "Accept-Encoding": {"gzip"}, "Accept": {"application/vnd.kubernetes.protobuf"},
+			}
+			resp, answer := send(t, tc.method, at+tc.uri, tc.body, header.Clone())
+			r := <-requests
+			if r.method != tc.method || r.uri != tc.uri || r.body != tc.body || r.proto != 2 {
+				t.Errorf("the API server got %s %s over HTTP/%d, %d bytes", r.method, r.uri, r.proto, len(r.body))
+			}
+			for name, want := range header {
+				if fmt.Sprint(r.header[name]) != fmt.Sprint(want) {
+					t.Errorf("%s: %v, want %v", name, r.header[name], want)
+				}
+			}
+			for name := range r.header {
+				if header.Get(name) == "" && name != "Content-Length" {
+					t.Errorf("the proxy added %s", name)
+				}
+			}
+			if resp.StatusCode != 202 || answer != "k8s\x00\xff" || resp.Header.Get("Audit-Id") != "7" {
+				t.Errorf("the caller got %d %q %v", resp.StatusCode, answer, resp.Header)
+			}
+		})
+	}
+	t.Run("no credentials: the account's", func(t *testing.T) {
+		send(t, "GET", at+"/api", "", nil)
+		if r := <-requests; r.header.Get("Authorization") != "Bearer of-the-account" {
+			t.Errorf("Authorization: %q", r.header.Get("Authorization"))
+		}
+	})
+}
+
+func TestWatchesStreamLineByLineAndEndWithTheCaller(t *testing.T) {
+	next, left := make(chan string), make(chan struct{})
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(left)
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case line := <-next:
+				_, _ = io.WriteString(w, line+"\n")
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca})
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", at+"/api/v1/namespaces/argo/pods?watch=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	for i := range 5 {
+		want := fmt.Sprintf(`{"type":"ADDED","n":%d}`, i)
+		next <- want
+		if got, err := lines.ReadString('\n'); err != nil || got != want+"\n" {
+			t.Fatalf("line %d: %q %v", i, got, err)
+		}
+	}
+	cancel()
+	<-left
+}
+
+func TestUpgradesWorkBesideHTTP2(t *testing.T) {
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Errorf("HTTP/%d has no upgrade: %v", r.ProtoMajor, err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		_ = rw.Flush()
+		line, _ := rw.ReadString('\n')
+		_, _ = io.WriteString(conn, "echo "+line)
+	}))
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca})
+	send(t, "GET", at+"/api", "", nil) // an HTTP/2 connection is open
+	for _, protocol := range []string{"SPDY/3.1", "websocket"} {
+		t.Run(protocol, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(at, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST /api/v1/namespaces/argo/pods/a/exec?command=x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n", protocol)
+			r := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != protocol {
+				t.Fatalf("%+v %v", resp, err)
+			}
+			fmt.Fprintln(conn, "hello")
+			if got, err := r.ReadString('\n'); got != "echo hello\n" {
+				t.Errorf("%q %v", got, err)
+			}
+		})
+	}
+}
+
+func TestRecognisedRequestsGoToTheServiceUnderAnUpstreamPath(t *testing.T) {
+	const pod = `{"kind":"Pod","metadata":{"name":"a","uid":"u","ownerReferences":[{"apiVersion":"argoproj.io/v1alpha1","kind":"Workflow","name":"wf","uid":"w","controller":true}]}}`
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/k8s/api/prod/api/v1/namespaces/argo/pods/a" || r.Header.Get("Authorization") != "Bearer own" {
+			t.Errorf("%s %s by %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, pod)
+	}))
+	upstream.Path = "/k8s/api/prod/"
+	f := finalizerd{calls: make(chan string, 1)}
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca, Service: f})
+	resp, answer := send(t, "DELETE", at+"/api/v1/namespaces/argo/pods/a", "", http.Header{"Authorization": {"Bearer own"}})
+	if got := <-f.calls; got != "delete a" || resp.StatusCode != 200 || answer != pod {
+		t.Errorf("%s, %d %s", got, resp.StatusCode, answer)
+	}
+}
+
+func TestWhenTheServiceIsDown(t *testing.T) {
+	const pod = `{"kind":"Pod","metadata":{"name":"a","uid":"u","ownerReferences":[{"apiVersion":"argoproj.io/v1alpha1","kind":"Workflow","name":"wf","uid":"w","controller":true}]}}`
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, pod) }))
+	for _, tc := range []struct {
+		when transport.WhenDown
+		code int
+	}{{transport.Fail, 503}, {transport.Bypass, 200}} {
+		f := finalizerd{calls: make(chan string, 1), err: status.Error(codes.Unavailable, "down")}
+		at := start(t, proxy.Config{Upstream: upstream, CAFile: ca, Service: f, Transport: transport.Options{WhenDown: tc.when}})
+		if resp, answer := send(t, "DELETE", at+"/api/v1/namespaces/argo/pods/a", "", nil); resp.StatusCode != tc.code {
+			t.Errorf("%d %s, want %d", resp.StatusCode, answer, tc.code)
+		}
+	}
+}
+
+func TestTheProxyAnswersItsOwnPathsAlone(t *testing.T) {
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "upstream "+r.URL.Path) }))
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") })
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca, Metrics: metrics})
+	for _, tc := range []struct {
+		path, host, want string
+		code             int
+	}{
+		{proxy.HealthPath, "", "ok\n", 200},
+		{proxy.MetricsPath, "", "metrics", 200},
+		{proxy.OwnPath + "other", "", "404 page not found\n", 404},
+		{"/healthz", "", "upstream /healthz", 200},
+		{"/healthz", "localhost:8001", "upstream /healthz", 200},
+		{"/healthz", "[::1]", "upstream /healthz", 200},
+		{"/healthz", "evil.example:8001", "finalizerd proxy: the Host must be a loopback address\n", 403},
+		{proxy.HealthPath, "evil.example", "finalizerd proxy: the Host must be a loopback address\n", 403},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", at+tc.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = tc.host
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != tc.code || string(body) != tc.want {
+			t.Errorf("%s for %q: %d %q", tc.path, tc.host, resp.StatusCode, body)
+		}
+	}
+}
+
+func TestAnAPIServerThatCannotBeReachedIsA503(t *testing.T) {
+	gone, ca := apiServer(t, http.NotFoundHandler())
+	stranger, _ := apiServer(t, http.NotFoundHandler())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Host = listener.Addr().String()
+	listener.Close()
+	other := writeFile(t, strangersCA(t))
+	for name, c := range map[string]proxy.Config{
+		"nobody listens":                  {Upstream: gone, CAFile: ca},
+		"its certificate is another CA's": {Upstream: stranger, CAFile: other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body := send(t, "GET", start(t, c)+"/api", "", nil)
+			var st struct{ Kind, Reason string }
+			if err := json.Unmarshal([]byte(body), &st); err != nil || resp.StatusCode != 503 || st.Kind != "Status" || st.Reason != "ServiceUnavailable" {
+				t.Errorf("%d %s", resp.StatusCode, body)
+			}
+		})
+	}
+}
+
+func TestCertificatesAreReadForEachConnection(t *testing.T) {
+	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") }))
+	right, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, strangersCA(t))
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: file})
+	if resp, _ := send(t, "GET", at+"/api", "", nil); resp.StatusCode != 503 {
+		t.Errorf("before: %d", resp.StatusCode)
+	}
+	if err := os.WriteFile(file, right, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if resp, _ := send(t, "GET", at+"/api", "", nil); resp.StatusCode != 200 {
+		t.Errorf("after: %d", resp.StatusCode)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	https := &url.URL{Scheme: "https", Host: "127.0.0.1:6443"}
+	for _, tc := range []struct {
+		name, want string
+		change     func(*proxy.Config)
+	}{
+		{"all interfaces", "only a loopback address", func(c *proxy.Config) { c.Listen = ":8001" }},
+		{"all interfaces by number", "only a loopback address", func(c *proxy.Config) { c.Listen = "0.0.0.0:8001" }},
+		{"a name", "only a loopback address", func(c *proxy.Config) { c.Listen = "example.com:8001" }},
+		{"no port", "missing port", func(c *proxy.Config) { c.Listen = "127.0.0.1" }},
+		{"a port that is none", "from 0 to 65535", func(c *proxy.Config) { c.Listen = "127.0.0.1:http2" }},
+		{"no upstream", "http or https URL", func(c *proxy.Config) { c.Upstream = nil }},
+		{"another scheme", "http or https URL", func(c *proxy.Config) { c.Upstream = &url.URL{Scheme: "unix", Host: "x"} }},
+		{"no service", "service is nil", func(c *proxy.Config) { c.Service = nil }},
+		{"a CA file that is not there", "CA file", func(c *proxy.Config) { c.CAFile = "/does/not/exist" }},
+		{"a CA file without a certificate", "no certificate", func(c *proxy.Config) { c.CAFile = writeFile(t, []byte("x")) }},
+		{"a token file that is not there", "token file", func(c *proxy.Config) { c.TokenFile = "/does/not/exist" }},
+		{"a token file with two words", "not one token", func(c *proxy.Config) { c.TokenFile = writeFile(t, []byte("a b")) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := proxy.Config{Listen: "127.0.0.1:0", Upstream: https, Service: finalizerd{}}
+			tc.change(&c)
+			if _, err := proxy.New(c); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+	for _, listen := range []string{"127.0.0.1:0", "127.8.8.8:1", "[::1]:8001", "localhost:8001"} {
+		if _, err := proxy.New(proxy.Config{Listen: listen, Upstream: https, Service: finalizerd{}}); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+}
+
+func TestRunFailsWhenTheAddressIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	p, err := proxy.New(proxy.Config{Listen: taken.Addr().String(), Upstream: &url.URL{Scheme: "http", Host: "x"}, Service: finalizerd{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var op *net.OpError
+	if err := p.Run(t.Context()); !errors.As(err, &op) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// strangersCA returns a certificate that signed nothing.
+func strangersCA(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}

@@ -1,0 +1,165 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
+)
+
+// The pause between two creates while the old pod goes grows between these.
+const (
+	firstPause = 20 * time.Millisecond
+	maxPause   = 500 * time.Millisecond
+)
+
+// beingDeleted is what the API server says of a name whose pod is terminating.
+var beingDeleted = []byte("object is being deleted")
+
+// maxStatus bounds the refusals that are looked at; they are short.
+const maxStatus = 64 << 10
+
+// create answers a POST of a pod.
+func (c *call) create() (*http.Response, error) {
+	var pod object
+	if json.Unmarshal(c.body, &pod) != nil {
+		return c.forward()
+	}
+	if _, ours := pod.workflow(); !ours {
+		return c.forward()
+	}
+	c.target.pod = pod.Metadata.Name
+	added := c.options.AddFinalizer && c.hold(&pod)
+	resp, err := c.forward()
+	if err != nil {
+		return nil, err
+	}
+	if c.options.CreateWait > 0 && pod.Metadata.Name != "" {
+		if resp, err = c.afterPredecessor(resp); err != nil {
+			return nil, err
+		}
+	}
+	if added && resp.StatusCode == http.StatusCreated {
+		c.observe(FinalizerAdded, nil)
+	}
+	return resp, nil
+}
+
+// hold puts FIN into the body. A pod without a node, such as an agent, has no
+// result that is stored, and would be held until its workflow ends.
+func (c *call) hold(pod *object) bool {
+	m := pod.Metadata
+	if pod.has(c.options.Finalizer) || m.Annotations[nodeIDAnnotation] == "" || m.Labels[completedLabel] == "true" {
+		return false
+	}
+	var doc fields
+	if json.Unmarshal(c.body, &doc) != nil {
+		return false
+	}
+	meta, ok := doc.object("metadata")
+	if !ok || meta == nil {
+		return false
+	}
+	meta.put(finalizersKey, append(slices.Clone(m.Finalizers), c.options.Finalizer))
+	c.body = withMetadata(doc, meta).bytes()
+	return true
+}
+
+// afterPredecessor has the terminating pod released that still has the name, and
+// creates again. If that does not help in time, the API server's first answer is
+// returned.
+func (c *call) afterPredecessor(resp *http.Response) (*http.Response, error) {
+	first, err := c.blocked(resp)
+	if first == nil || err != nil {
+		return resp, err
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.options.CreateWait)
+	defer cancel()
+	released := ""
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		uid, ok := c.makeWay(ctx, released)
+		if !ok {
+			return c.give(first), nil
+		}
+		released = uid
+		again, err := c.forward()
+		if err != nil {
+			return nil, err
+		}
+		still, err := c.blocked(again)
+		if err != nil {
+			return nil, err
+		}
+		if still == nil {
+			if again.StatusCode == http.StatusCreated {
+				c.observe(Recreated, nil)
+			}
+			return again, nil
+		}
+		select {
+		case <-ctx.Done():
+			return c.give(first), nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// blocked returns the answer if it says that the name's pod is being deleted. If
+// not, nil, and resp is as it was.
+func (c *call) blocked(resp *http.Response) (*kept, error) {
+	if resp.StatusCode != http.StatusConflict {
+		return nil, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	if bytes.Contains(body, beingDeleted) {
+		return &kept{resp, body}, resp.Body.Close()
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
+	return nil, nil
+}
+
+// makeWay has the terminating pod of the name released, unless that was done for
+// the UID released. It returns the UID, "" if the name is free, and false if
+// waiting does not help.
+func (c *call) makeWay(ctx context.Context, released string) (uid string, ok bool) {
+	pod, answer, err := c.read(c.target.pod)
+	if err != nil || pod == nil {
+		return "", err == nil && answer.StatusCode == http.StatusNotFound
+	}
+	workflow, ours := pod.workflow()
+	if !ours || pod.Metadata.DeletionTimestamp == "" {
+		return "", false
+	}
+	if pod.Metadata.UID == released || !pod.has(c.options.Finalizer) {
+		return pod.Metadata.UID, true // the kubelet, or others, still hold it
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	defer cancel()
+	done, err := c.service.DeleteWorkflowPods(ctx, &finalizerv1.DeleteWorkflowPodsRequest{
+		Namespace: c.target.namespace, Workflow: workflow.Name, WorkflowUid: workflow.UID,
+		Pods: []*finalizerv1.PodRef{{Name: c.target.pod, Uid: pod.Metadata.UID}},
+	})
+	if err != nil || len(done.GetResults()) != 1 {
+		c.observe(Unavailable, err)
+		return "", false
+	}
+	switch done.GetResults()[0].GetOutcome() {
+	case finalizerv1.Outcome_OUTCOME_DELETED, finalizerv1.Outcome_OUTCOME_DELETING, finalizerv1.Outcome_OUTCOME_GONE,
+		finalizerv1.Outcome_OUTCOME_SUPERSEDED, finalizerv1.Outcome_OUTCOME_HELD_BY_FOREIGN_FINALIZER:
+		return pod.Metadata.UID, true
+	}
+	c.observe(Refused, nil)
+	return "", false
+}

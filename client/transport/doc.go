@@ -1,0 +1,74 @@
+// Package transport puts finalizerd under a Kubernetes client: an
+// http.RoundTripper that sends what releases, labels or deletes the pods of Argo
+// workflows through the service, and all else to the API server as it is.
+//
+//	config.Wrap(transport.New(c, transport.Options{})) // c is a *client.Client
+//
+// # What goes through the service
+//
+// Requests on core/v1 pods, without a subresource, of pods whose controller is
+// an Argo Workflow by ownerReference; labels prove nothing. The pod is read
+// first, with the caller's credentials, and every request that follows is for
+// the UID that was read.
+//
+//   - PATCH (JSON merge, strategic merge, JSON patch) that takes FIN off or
+//     labels the pod completed: ReleasePod. Capture is never asserted. Argo
+//     addresses its clean-up by name, and it may come so late that the name has
+//     a successor (argo-workflows 8022, 15086); the service verifies the node,
+//     and a refusal is answered with 409 Conflict, which Argo queues again. A
+//     label on a held pod takes FIN off too: the one without the other is a pod
+//     that nobody releases.
+//   - DELETE: DeleteWorkflowPods for the UID. If the pod is not captured, the
+//     DELETE goes to the API server, bound to the UID, as Kubernetes would do:
+//     the pod terminates, and FIN holds it until its result is stored. A
+//     DELETE with a grace period, a resourceVersion, or another propagation than
+//     Background, none of which the service can express, goes to the API
+//     server first, bound to the UID; then ReleasePod is asked.
+//   - POST: with Options.AddFinalizer a pod that serves a node is created with
+//     FIN. A create that meets "object is being deleted" has the terminating
+//     workflow pod of that name released, waits for it to go, and creates again;
+//     if it is refused or not gone in time, the caller gets the first 409.
+//
+// A resourceVersion does not matter in a patch that does nothing but what the
+// service does: the UID is the stronger guard, and an old view is no reason to
+// wait. In a patch that does more it is checked as Kubernetes does. Of such a
+// patch the service does its part first, and what remains is written after it,
+// by patches bound to the UID; so one that is refused has changed nothing, and
+// one that succeeds is no longer atomic. Only a foreign finalizer that the patch
+// adds is written before FIN goes.
+//
+// # What the caller sees
+//
+// The answers that Kubernetes would have given. A PATCH or DELETE is first made
+// with dryRun, as the caller: what its rights, admission or a UID forbid stays
+// forbidden, although finalizerd could do it, and the answer comes in the form
+// that Accept names. A pod that is gone after its release is answered with its
+// last state. Failures of the service are Status objects in JSON, whatever
+// Accept says; clients of Kubernetes decode failures by Content-Type: 409 for a
+// refusal, 429 and 503 with Retry-After, 403 and 500 for credentials and faults.
+//
+// The caller needs get on pods besides patch and delete. Without it, a PATCH of
+// the shapes above is refused, and a DELETE passes through.
+//
+// # What passes through
+//
+// All else, unread and unbuffered: watches, logs, exec, other resources,
+// DELETECOLLECTION, PUT, eviction, server-side apply, dry runs, bodies that are
+// compressed, in protobuf or CBOR, or larger than Options.MaxBody. So do patches
+// that replace metadata or labels by directive, and JSON patches that move, copy
+// or replace all of metadata. A client that speaks protobuf therefore creates
+// without FIN (the admission policy of deploy/ covers that) and deletes as
+// without this package, which the reconciler makes good. A pod of another
+// instance id, or of a workflow that the service does not take, is the API
+// server's alone.
+//
+// # Imports and limits
+//
+// The package may import the standard library, package client and what that
+// imports, and nothing of k8s.io.
+//
+// It promises no capture: while a Workflow's node status is offloaded to a
+// database the service cannot verify it, and clean-ups are refused until the
+// Workflow has completed. It starts no goroutine and keeps nothing between
+// requests.
+package transport
