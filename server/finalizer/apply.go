@@ -10,10 +10,12 @@ import (
 // learnt meanwhile and asks the rule again; if that answers otherwise nothing is
 // written and the outcome is OutcomeUnknown. A pod that has gone meanwhile is
 // OutcomeGone. An unhidden pod is OutcomeAdded where FIN was put on again, and
-// OutcomeAlreadyHeld where only the label was changed.
+// OutcomeAlreadyHeld where only the label was changed. It costs one write, and a
+// read of the pod where the decision rests on its status and the pod has changed
+// since.
 //
 // Errors: KindReplaced, KindBusy, KindNotSynced, KindNotServed and those of
-// Writer. A decision to keep is KindInternal.
+// Reader and Writer. A decision to keep is KindInternal.
 func (s *Service) Apply(ctx context.Context, e Evidence, d Decision) (Result, error) {
 	if d.Action == ActionKeep {
 		return Result{}, &Error{Kind: KindInternal, Pod: e.Pod.PodID, Message: "there is nothing to carry out"}
@@ -38,7 +40,22 @@ func (s *Service) apply(ctx context.Context, e Evidence, d Decision) (Result, er
 		pod.Status = e.Pod.Status
 	}
 	e.Pod, e.Now = pod, time.Now()
-	if again := s.policy.Decide(e); again.Action != d.Action || again.Reason != d.Reason {
+	again := s.policy.Decide(e)
+	if again.Need == NeedStatus {
+		// The pod has another version than the evidence; a writer may bump it
+		// all the time.
+		live, err := s.reader.Pod(ctx, pod.Namespace, pod.Name)
+		switch {
+		case err != nil && KindOf(err) == KindPodNotFound, err == nil && live.UID != pod.UID:
+			res.Outcome = OutcomeGone
+			return res, nil
+		case err != nil:
+			return res, err
+		}
+		e.Pod, e.Now = live, time.Now()
+		again = s.policy.Decide(e)
+	}
+	if again.Action != d.Action || again.Reason != d.Reason {
 		return res, nil
 	}
 	t := pod.target()

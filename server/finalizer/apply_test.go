@@ -81,6 +81,22 @@ func TestApply(t *testing.T) {
 		{name: "B18 one that changed since its status was read may have started: nothing is written",
 			prepare:   func(w *world) func(*Evidence) { begunPod(w); return nil },
 			meanwhile: func(w *world) { w.change("p", running) }},
+		{name: "B12 B18 one that only has another version since is released, after a look at its status",
+			prepare:   func(w *world) func(*Evidence) { begunPod(w); return nil },
+			meanwhile: func(w *world) { w.change("p", bump) }, want: OutcomeReleased, writes: released},
+		{name: "B4 B18 one that the look finds gone is an outcome without a write",
+			prepare:   func(w *world) func(*Evidence) { begunPod(w); return nil },
+			meanwhile: func(w *world) { w.change("p", bump); w.lagging = true; w.remove("p") }, want: OutcomeGone},
+		{name: "B1 B18 one whose name the look finds passed to another UID too",
+			prepare: func(w *world) func(*Evidence) { begunPod(w); return nil },
+			meanwhile: func(w *world) {
+				w.change("p", bump)
+				w.lagging = true
+				w.put(podOf(flowA, "p", pending, terminating(30), withUID("uid-2")))
+			}, want: OutcomeGone},
+		{name: "B6 B18 a look that fails is an error without a write",
+			prepare:   func(w *world) func(*Evidence) { begunPod(w); return nil },
+			meanwhile: func(w *world) { w.change("p", bump); w.podErr["p"] = unavailable() }, kind: KindUnavailable},
 		{name: "B4 a pod that has gone is an outcome without a write", prepare: plain(capturedPod),
 			meanwhile: func(w *world) { w.remove("p") }, want: OutcomeGone},
 		{name: "B1 so is one whose name passed to another UID", prepare: plain(capturedPod),

@@ -13,8 +13,8 @@ type Cache interface {
 	Pod(namespace, name string) (Pod, bool)
 	// PodsOfWorkflow returns the pods whose controller owner is a Workflow of
 	// this name, of whatever UID, sorted by name. Labels play no part. The empty
-	// name stands for the pods of the namespace that carry FIN and have no
-	// controller owner at all.
+	// name stands for the pods of the namespace that carry FIN and whose
+	// controller owner is no Workflow.
 	PodsOfWorkflow(key WorkflowKey) []Pod
 	// Subscribe returns a channel of capacity 1 that gets a value after any
 	// change among the pods of the workflow. cancel frees it.

@@ -147,8 +147,13 @@ func (p Policy) decideOrphan(e Evidence) Decision {
 	return releaseFor(ReasonOrphaned)
 }
 
+// neverStarted reports whether no container of the pod ever ran. A pod that was
+// never bound cannot have run whatever its phase: pod GC marks unscheduled
+// terminating pods Failed (gcUnscheduledTerminating in Kubernetes'
+// pkg/controller/podgc).
 func neverStarted(pod *Pod) bool {
-	return pod.Status != nil && pod.Status.Phase == "Pending" && !pod.Status.Started
+	s := pod.Status
+	return s != nil && !s.Started && (s.Phase == "Pending" || s.Phase == "Failed" && s.NodeName == "")
 }
 
 // decideTerminating decides on a pod that has a deletionTimestamp, and whose
@@ -277,7 +282,8 @@ func (p Policy) decideLabelled(e Evidence) Decision {
 		// answers for all that it labelled meanwhile.
 		return Decision{At: e.hiddenSince().Add(p.HiddenAfter)}
 	case wf.ReadAt.IsZero():
-		return Decision{Need: NeedWorkflow}
+		// Every finished pod of a running workflow comes by here: at leisure.
+		return Decision{Need: NeedGlance}
 	}
 	return p.decideHidden(e, Decision{})
 }

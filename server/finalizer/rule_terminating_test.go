@@ -46,7 +46,8 @@ func TestDecideOnATerminatingPod(t *testing.T) {
 		{"B18 nor a workflow that can be read", on{ending, onPod(pending), unreadable}, releaseFor(ReasonNeverStarted)},
 		{"B18 nor its node", on{ending, onPod(pending), noNode, aged(0)}, releaseFor(ReasonNeverStarted)},
 		{"one of which an init container ran is kept", on{ending, started}, kept},
-		{"B19 a failed pod without container statuses has not never started", on{ending, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed"} })}, kept},
+		{"B19 a failed pod without container statuses has not never started", on{ending, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed", NodeName: "n1"} })}, kept},
+		{"B18 an unscheduled pod that pod GC marked failed never started", on{ending, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed"} })}, releaseFor(ReasonNeverStarted)},
 
 		{"B46 one whose node a retry removed is released", on{ending, noNode}, releaseFor(ReasonNodeRemoved)},
 		{"B46 also while it runs", on{ending, noNode, onPod(running)}, releaseFor(ReasonNodeRemoved)},
