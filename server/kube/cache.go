@@ -43,6 +43,25 @@ func (c *Cache) PodsOfWorkflow(key finalizer.WorkflowKey) []finalizer.Pod {
 	return c.pods.sorted(c.pods.byKey[key])
 }
 
+// Workflows returns, in no order, each key that has a pod with FIN or with label
+// completed=true; keys with an empty workflow name (finalizer.Cache) among them.
+// It costs a walk over the keys.
+func (c *Cache) Workflows() []finalizer.WorkflowKey {
+	s := c.pods
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var keys []finalizer.WorkflowKey
+	for key, names := range s.byKey {
+		for name := range names {
+			if p := s.pods[name]; p.Completed || p.Has(s.fin) {
+				keys = append(keys, key)
+				break
+			}
+		}
+	}
+	return keys
+}
+
 // PodsOfOwner returns the cached pods whose controller owner has this UID,
 // sorted by name. The empty UID has none.
 func (c *Cache) PodsOfOwner(uid types.UID) []finalizer.Pod {
@@ -90,13 +109,21 @@ func (c *Cache) Counts(now time.Time) Counts {
 	return n
 }
 
-func (s *podStore) isSynced() bool {
+// unsynced returns the feeds that have had no first list yet.
+func (s *podStore) unsynced() []*podFeed {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.synced
+	var missing []*podFeed
+	for _, f := range s.feeds {
+		if !f.synced {
+			missing = append(missing, f)
+		}
+	}
+	slices.SortFunc(missing, func(a, b *podFeed) int { return cmp.Compare(a.namespace, b.namespace) })
+	return missing
 }
 
-// workflowsIn returns the workflows of a namespace that have pods.
+// workflowsIn returns the keys of a namespace that have pods.
 func (s *podStore) workflowsIn(namespace string) []finalizer.WorkflowKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -17,11 +17,20 @@ import (
 
 // request is what a request to the API server was about.
 type request struct {
-	verb     string // as in RBAC: get, list, watch, patch, delete
+	verb     string // as in RBAC: get, list, watch, create, patch, delete
 	resource string
 	pod      finalizer.PodID // empty but for pods
 	// namespace and name of the object, where it has them.
 	namespace, name string
+}
+
+// use is what the right to send it is about. A namespace lies in itself.
+func (r request) use() use {
+	u := use{verb: r.verb, resource: r.resource, namespace: r.namespace}
+	if r.resource == namespacesResource {
+		u.namespace = r.name
+	}
+	return u
 }
 
 // classify turns the failure of a request into the one error of this program.
@@ -144,7 +153,7 @@ func classifyForbidden(e *finalizer.Error, s *metav1.Status, r request) {
 			return
 		}
 	}
-	if r.verb != verbPatch && r.verb != verbDelete {
+	if r.verb == verbGet || r.verb == verbList || r.verb == verbWatch {
 		// Reads pass no admission: an authorizer that words it otherwise.
 		e.Kind = finalizer.KindForbidden
 		e.Message = fmt.Sprintf("the account of the service may not %s %s", r.verb, r.resource)

@@ -3,16 +3,17 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/finalizerd/finalizerd/server/finalizer"
 )
@@ -25,6 +26,12 @@ type Options struct {
 	WriteTimeout      time.Duration // of one write, without its wait for a turn; default 30s
 	ReadTimeout       time.Duration // of one read; default 30s
 	MaxUnpackedNodes  int64         // of compressedNodes, in bytes; default 64 MiB
+	NodeMemory        time.Duration // how long the health of a cluster node is taken from memory; default 15s
+
+	// Namespaces are the only ones that are watched, read and written; empty:
+	// all. Order and repeats do not matter. Outside of them reads and writes are
+	// KindNotServed and the cache is empty.
+	Namespaces []string
 
 	// Observe, OnPodGone and OnChange may be nil. They are called from Run and
 	// from within reads and writes, concurrently; they must return fast, and
@@ -35,17 +42,21 @@ type Options struct {
 	// OnPodGone is told of each UID that is known to exist no more, mostly once.
 	OnPodGone func(types.UID)
 	// OnChange is told that something about a workflow has changed: a pod of it,
-	// its metadata, or that its namespace is being deleted. Pods that no
-	// Workflow owns are not told of.
+	// its metadata, or that its namespace is being deleted. The empty workflow
+	// name stands for held pods without a controller owner, as in
+	// finalizer.Cache. Pods of another controller are not told of.
 	OnChange func(finalizer.WorkflowKey)
 }
 
-// Client is the service's view of one API server. Cache, Reader and Writer are
-// never nil.
+// Client is the service's view of one API server. Its exported fields are never
+// nil.
 type Client struct {
 	Cache  *Cache
 	Reader *Reader
 	Writer *Writer
+	Seen   *Seen
+	Nodes  *Nodes
+	Events *Events
 
 	pods       *podStore
 	workflows  *metaStore
@@ -61,53 +72,31 @@ type Client struct {
 // certificate that cannot be read, an address that is none.
 func New(base *rest.Config, o Options) (*Client, error) {
 	o = o.withDefaults()
-	cfg := clientConfig(base, o.UserAgent, o.Observe)
-	forReads, err := httpClient(cfg)
+	to, err := newClients(clientConfig(base, o.UserAgent, o.Observe))
 	if err != nil {
 		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
 	}
-	forWrites, err := httpClient(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
+	only := reach(o.Namespaces)
+	inside, selves := namespaceScopes(only)
+	c := &Client{
+		faults: &faults{perNamespace: len(only) > 0}, onChange: o.OnChange,
+		version: to.meta, host: base.Host, watches: to.watches,
 	}
-	core := schema.GroupVersion{Version: "v1"}
-	meta, err := restClient(cfg, forReads, core)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
-	}
-	argo, err := restClient(cfg, forReads, argoVersion)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
-	}
-	writes, err := restClient(cfg, forWrites, core)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
-	}
-	typed := rest.CopyConfig(cfg)
-	typed.APIPath, typed.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	typed.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	typed.AcceptContentTypes, typed.ContentType = acceptWhole, ""
-	pods, err := rest.RESTClientForConfigAndClient(typed, forReads)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
-	}
-	watches, err := metadata.NewForConfigAndClient(cfg, forReads)
-	if err != nil {
-		return nil, fmt.Errorf("the configuration of the API server client: %w", err)
-	}
-	c := &Client{faults: &faults{}, onChange: o.OnChange, version: meta, host: base.Host, watches: watches}
-	c.pods = newPodStore(o.Finalizer, o.OnPodGone, o.OnChange)
-	c.workflows = &metaStore{changed: c.workflowChanged}
-	c.namespaces = &metaStore{changed: c.namespaceChanged}
+	c.pods = newPodStore(o.Finalizer, o.OnPodGone, o.OnChange, only...)
+	c.workflows = newMetaStore(c.workflowChanged, true, inside)
+	c.namespaces = newMetaStore(c.namespaceChanged, false, selves)
+	c.Seen = &Seen{workflows: c.workflows, namespaces: c.namespaces, faults: c.faults}
 	c.Cache = &Cache{pods: c.pods}
 	c.Writer = &Writer{
-		client: writes, finalizer: o.Finalizer, timeout: o.WriteTimeout,
-		limit: newLimiter(o.MaxWritesInFlight), pods: c.pods, faults: c.faults,
+		client: to.writes, finalizer: o.Finalizer, timeout: o.WriteTimeout,
+		limit: newLimiter(o.MaxWritesInFlight), pods: c.pods, faults: c.faults, only: only,
 	}
 	c.Reader = &Reader{
-		meta: meta, core: pods, argo: argo, namespaces: c.namespaces, faults: c.faults,
-		timeout: o.ReadTimeout, maxUnpacked: o.MaxUnpackedNodes,
+		meta: to.meta, core: to.core, argo: to.argo, namespaces: c.namespaces, faults: c.faults,
+		timeout: o.ReadTimeout, maxUnpacked: o.MaxUnpackedNodes, only: only,
 	}
+	c.Events = newEvents(&events.EventSinkImpl{Interface: to.events}, c.faults)
+	c.Nodes = &Nodes{core: to.core, faults: c.faults, timeout: o.ReadTimeout, memory: o.NodeMemory}
 	return c, nil
 }
 
@@ -130,40 +119,56 @@ func (o Options) withDefaults() Options {
 	if o.MaxUnpackedNodes <= 0 {
 		o.MaxUnpackedNodes = 64 << 20
 	}
+	if o.NodeMemory <= 0 {
+		o.NodeMemory = 15 * time.Second
+	}
+	o.Namespaces = slices.Compact(slices.Sorted(slices.Values(o.Namespaces)))
 	return o
 }
 
-// Run watches pods, workflows and namespaces until ctx is done, and returns nil.
-// It survives any failure of the API server. It is run once.
+// Run watches pods, workflows and namespaces and stores events until ctx is done,
+// and returns nil. It survives any failure of the API server. It is run once.
 func (c *Client) Run(ctx context.Context) error {
 	var all sync.WaitGroup
-	for _, r := range []*cache.Reflector{
-		newReflector(c.watches, corev1.SchemeGroupVersion.WithResource(podsResource), c.pods, c.faults),
-		newReflector(c.watches, argoVersion.WithResource(workflowsResource), c.workflows, c.faults),
-		newReflector(c.watches, corev1.SchemeGroupVersion.WithResource(namespacesResource), c.namespaces, c.faults),
-	} {
+	run := func(gv schema.GroupVersion, resource string, sc scope, store cache.ReflectorStore) {
+		r := newReflector(c.watches, gv.WithResource(resource), sc, store, c.faults)
 		all.Go(func() { r.RunWithContext(ctx) })
 	}
+	for _, f := range c.pods.feeds {
+		run(corev1.SchemeGroupVersion, podsResource, scope{namespace: f.namespace}, f)
+	}
+	for _, f := range c.workflows.feeds {
+		run(argoVersion, workflowsResource, f.scope, f)
+	}
+	for _, f := range c.namespaces.feeds {
+		run(corev1.SchemeGroupVersion, namespacesResource, f.scope, f)
+	}
+	all.Go(func() { c.Events.run(ctx) })
 	all.Wait()
 	return nil
 }
 
-// Synced returns nil once the first list of pods is in the cache, and from then
-// on. Before, it is an *finalizer.Error of KindNotSynced that says what is
-// missing and, where it is a right, which Verb on which Resource.
+// Synced returns nil once the first list of pods, of each namespace where they
+// are watched one by one, is in the cache, and from then on. Before, it is an
+// *finalizer.Error of KindNotSynced that says what is missing and, where it is a
+// right, which Verb on which Resource.
 func (c *Client) Synced() error {
-	if c.pods.isSynced() {
+	missing := c.pods.unsynced()
+	if len(missing) == 0 {
 		return nil
 	}
 	e := &finalizer.Error{Kind: finalizer.KindNotSynced, Message: "the first list of pods is not complete yet"}
-	for _, verb := range []string{verbList, verbWatch} {
-		if f := c.faults.get(verb, podsResource); f != nil {
-			e.Message = "the pods cannot be listed: " + f.Message
-			e.Err = f
+	for _, feed := range missing {
+		for _, verb := range []string{verbList, verbWatch} {
+			f := c.faults.get(scope{namespace: feed.namespace}.about(verb, podsResource))
+			if f == nil {
+				continue
+			}
+			e.Message, e.Err = "the pods cannot be listed: "+f.Message, f
 			if f.Kind == finalizer.KindForbidden {
 				e.Verb, e.Resource = f.Verb, f.Resource
 			}
-			break
+			return e
 		}
 	}
 	return e
@@ -171,10 +176,10 @@ func (c *Client) Synced() error {
 
 // WorkflowsSynced and NamespacesSynced of a Client that lacks rights or the
 // CustomResourceDefinition stay false; Faults then says why.
-func (c *Client) WorkflowsSynced() bool { return c.workflows.isSynced() }
+func (c *Client) WorkflowsSynced() bool { return len(c.workflows.unsynced()) == 0 }
 
 // NamespacesSynced is explained at WorkflowsSynced.
-func (c *Client) NamespacesSynced() bool { return c.namespaces.isSynced() }
+func (c *Client) NamespacesSynced() bool { return len(c.namespaces.unsynced()) == 0 }
 
 // Faults returns what does not work at present, by resource and verb: watches
 // that fail for whatever cause, and reads and writes for want of a right. Each

@@ -26,6 +26,10 @@ var (
 	_ finalizer.Held   = (*Cache)(nil)
 	_ finalizer.Reader = (*Reader)(nil)
 	_ finalizer.Writer = (*Writer)(nil)
+
+	_ finalizer.Unhider = (*Writer)(nil)
+	_ finalizer.Nodes   = (*Nodes)(nil)
+	_ finalizer.Events  = (*Events)(nil)
 )
 
 // watched is a resource that streams its first list and then events.
@@ -143,22 +147,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		<-tick.C
 	}
 	t.Fatalf("%s: not within 20 seconds", what)
-}
-
-func TestMetaStoreTellsOfWhatIsGone(t *testing.T) {
-	var told []string
-	s := &metaStore{changed: func(n types.NamespacedName, m Meta) { told = append(told, fmt.Sprint(n.Name, m.Deleting)) }}
-	_ = s.Replace([]any{object("a", "1", 1), object("b", "2", 2)}, "2")
-	told = nil
-	_ = s.Update(object("a", "1", 5))
-	_ = s.Replace([]any{object("a", "1", 5)}, "6")
-	_ = s.Delete(object("a", "1", 7))
-	if got := strings.Join(told, " "); got != "btrue atrue" {
-		t.Errorf("told %q", got)
-	}
-	if _, ok := s.get(types.NamespacedName{Namespace: "ns", Name: "a"}); ok {
-		t.Error("a deleted object is still known")
-	}
 }
 
 func TestCheckSaysWhatToDo(t *testing.T) {

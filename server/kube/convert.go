@@ -100,11 +100,3 @@ func intern(s string) string {
 	}
 	return unique.Make(s).Value()
 }
-
-// workflowOf returns the key of the workflow that controls the pod.
-func workflowOf(p *finalizer.Pod) (finalizer.WorkflowKey, bool) {
-	if !p.Owner.IsWorkflow() {
-		return finalizer.WorkflowKey{}, false
-	}
-	return finalizer.WorkflowKey{Namespace: p.Namespace, Name: p.Owner.Name}, true
-}

@@ -11,50 +11,66 @@ import (
 // faults remembers, per verb and resource, the failure that stands until the
 // same verb on the same resource succeeds. The zero value is empty.
 type faults struct {
+	// perNamespace keeps the namespaces apart: their rights come from Roles of
+	// their own. Without it one success speaks for all.
+	perNamespace bool
+
 	mu    sync.Mutex
 	byUse map[use]*finalizer.Error
 }
 
-type use struct{ verb, resource string }
+// use is what a right is about. namespace is empty for objects of the cluster.
+type use struct{ verb, resource, namespace string }
+
+func (f *faults) key(u use) use {
+	if !f.perNamespace {
+		u.namespace = ""
+	}
+	return u
+}
 
 // note remembers what an operator has to mend: a missing right. Failures of a
 // single object and of the moment are none.
-func (f *faults) note(verb, resource string, e *finalizer.Error) {
+func (f *faults) note(u use, e *finalizer.Error) {
 	if e.Kind == finalizer.KindForbidden {
-		f.set(verb, resource, e)
+		f.set(u, e)
 	}
 }
 
-func (f *faults) set(verb, resource string, e *finalizer.Error) {
+func (f *faults) set(u use, e *finalizer.Error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byUse == nil {
 		f.byUse = map[use]*finalizer.Error{}
 	}
-	f.byUse[use{verb, resource}] = e
+	f.byUse[f.key(u)] = e
 }
 
-func (f *faults) clear(verb, resource string) {
+func (f *faults) clear(u use) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.byUse, use{verb, resource})
+	delete(f.byUse, f.key(u))
 }
 
-func (f *faults) get(verb, resource string) *finalizer.Error {
+func (f *faults) get(u use) *finalizer.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.byUse[use{verb, resource}]
+	return f.byUse[f.key(u)]
 }
 
 func (f *faults) list() []*finalizer.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := make([]*finalizer.Error, 0, len(f.byUse))
-	for _, e := range f.byUse {
-		all = append(all, e)
+	uses := make([]use, 0, len(f.byUse))
+	for u := range f.byUse {
+		uses = append(uses, u)
 	}
-	slices.SortFunc(all, func(a, b *finalizer.Error) int {
-		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Verb, b.Verb))
+	slices.SortFunc(uses, func(a, b use) int {
+		return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.verb, b.verb), cmp.Compare(a.namespace, b.namespace))
 	})
+	all := make([]*finalizer.Error, 0, len(uses))
+	for _, u := range uses {
+		all = append(all, f.byUse[u])
+	}
 	return all
 }

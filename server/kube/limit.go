@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,9 @@ const (
 	probeEvery = time.Minute
 	// maxPause bounds what a Retry-After can do to everybody's writes.
 	maxPause = time.Minute
+	// quietAfter is how long after the last write of a caller the background may
+	// use most of the limit again.
+	quietAfter = 2 * time.Second
 )
 
 // limiter bounds the writes in flight by one adaptive limit, shared fairly:
@@ -24,44 +26,40 @@ const (
 // alone come only when places come back, and the writes of one namespace may
 // hang in a webhook for as long as the API server lets them.
 //
+// Background writes, of all workflows together, hold at most seven eighths of
+// the places, so that a caller's write finds one. While callers write, and for
+// quietAfter, they hold a sixteenth, at least 1, which callers cannot take from
+// them; above it callers go first.
+//
 // The limit starts at limitStart. It grows by one a window (as many answers as
 // the limit) in which it was what held writes back, and halves, once a window,
 // on a 429 or a timeout. From limitStart on it grows only while the smoothed
 // latency is at most twice the best. The best is measured at limitStart and not
 // below: on an API server whose CPU is full, latency is proportional to the
 // writes in flight, so that a best measured at 2 would keep the limit at 4 for
-// ever. It is measured anew each probeEvery, by one window at limitStart.
+// ever. It is measured anew each probeEvery, by one window at limitStart. A
+// background that steps back is not held back by the limit, and its latency says
+// nothing about it: windows end where it begins and ends to do so.
 //
 // Idle, it holds no goroutine, timer or map entry.
 type limiter struct {
 	max float64
 
-	mu       sync.Mutex
-	limit    float64
-	inFlight int
-	using    map[finalizer.WorkflowKey]int // of inFlight; never 0
-	waiting  map[finalizer.WorkflowKey]*queue
-	turns    []*queue // those with waiters, in order of turn
-	pause    time.Time
-	alarm    *time.Timer
-
-	smooth, best time.Duration // of whole windows; 0: not measured
-	since        time.Time     // writes begun before do not count: sent under another limit
-	windowSum    time.Duration
-	windowCount  int
-	windowFull   bool      // writes had to wait
-	measured     time.Time // when best was begun anew
-	resume       float64   // the limit to go back to after a probe; 0: no probe
+	mu         sync.Mutex
+	limit      float64
+	callers    class
+	background class
+	called     time.Time // when a caller last came, or its write ended
+	quiet      bool      // no caller writes, nor did one of late
+	pause      time.Time
+	alarm      *time.Timer
+	adaptation
 }
 
-type queue struct {
-	key     finalizer.WorkflowKey
-	waiters []*waiter
-}
-
-type waiter struct {
-	granted chan struct{}
-	done    bool // granted; under the limiter's lock
+// claim is a write that asks for a place.
+type claim struct {
+	workflow   finalizer.WorkflowKey
+	background bool
 }
 
 // signal is what a finished write tells of the API server.
@@ -77,27 +75,35 @@ const (
 func newLimiter(most int) *limiter {
 	top := float64(max(most, limitFloor))
 	return &limiter{
-		max: top, limit: min(limitStart, top),
-		using:   map[finalizer.WorkflowKey]int{},
-		waiting: map[finalizer.WorkflowKey]*queue{},
+		max: top, limit: min(limitStart, top), quiet: true,
+		callers: newClass(), background: newClass(),
 	}
+}
+
+func (l *limiter) class(c claim) *class {
+	if c.background {
+		return &l.background
+	}
+	return &l.callers
 }
 
 // acquire waits for a place. On error it is ctx's, and there is nothing to
 // release. A grant never goes to a ctx that is done.
-func (l *limiter) acquire(ctx context.Context, key finalizer.WorkflowKey) error {
+func (l *limiter) acquire(ctx context.Context, c claim) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	l.mu.Lock()
-	if len(l.turns) == 0 && l.open(time.Now()) && l.mayUse(key) {
-		l.take(key)
+	now := time.Now()
+	l.arrive(c, now)
+	if l.waiters() == 0 && l.open(now) && l.mayTake(c) {
+		l.class(c).take(c.workflow)
 		l.mu.Unlock()
 		return nil
 	}
 	w := &waiter{granted: make(chan struct{})}
-	l.enqueue(key, w)
-	l.grant(time.Now())
+	l.class(c).enqueue(c.workflow, w)
+	l.grant(now)
 	l.mu.Unlock()
 	select {
 	case <-w.granted:
@@ -109,177 +115,136 @@ func (l *limiter) acquire(ctx context.Context, key finalizer.WorkflowKey) error 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now = time.Now()
 	if w.done {
-		l.giveBack(key)
+		l.class(c).giveBack(c.workflow)
 	} else {
-		l.leave(key, w)
+		l.class(c).leave(c.workflow, w)
 	}
-	l.grant(time.Now())
+	l.arrive(c, now)
+	l.grant(now)
 	return err
-}
-
-// mayUse reports whether the workflow is below its share.
-func (l *limiter) mayUse(key finalizer.WorkflowKey) bool {
-	return l.using[key] < int(l.limit)-int(l.limit)/8
-}
-
-func (l *limiter) take(key finalizer.WorkflowKey) {
-	l.inFlight++
-	l.using[key]++
-}
-
-func (l *limiter) giveBack(key finalizer.WorkflowKey) {
-	l.inFlight--
-	if l.using[key]--; l.using[key] == 0 {
-		delete(l.using, key)
-	}
 }
 
 // release gives the place of a write back. began is when the write was sent;
 // retryAfter is what the API server asked for, 0 if nothing.
-func (l *limiter) release(key finalizer.WorkflowKey, began time.Time, s signal, retryAfter time.Duration) {
+func (l *limiter) release(c claim, began time.Time, s signal, retryAfter time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.giveBack(key)
+	l.class(c).giveBack(c.workflow)
+	l.arrive(c, now)
 	if retryAfter > 0 {
 		if until := now.Add(min(retryAfter, maxPause)); until.After(l.pause) {
 			l.pause = until
 		}
 	}
-	switch {
-	case began.Before(l.since):
-	case s == signalOverload:
-		l.shrink(now)
-	case s == signalOK:
-		l.sample(now, now.Sub(began))
-	}
+	l.learn(now, began, s)
 	l.grant(now)
 }
 
-func (l *limiter) shrink(now time.Time) {
-	if l.resume > 0 {
-		l.limit, l.resume = l.resume, 0
+// arrive notes that a caller comes or goes.
+func (l *limiter) arrive(c claim, now time.Time) {
+	if !c.background {
+		l.called = now
 	}
-	l.limit = max(l.limit/2, limitFloor)
-	l.since = now
-	l.newWindow()
+	l.look(now)
 }
 
-func (l *limiter) sample(now time.Time, took time.Duration) {
-	l.windowSum += took
-	l.windowCount++
-	if l.windowCount < int(l.limit) {
-		return
-	}
-	mean, full := l.windowSum/time.Duration(l.windowCount), l.windowFull
-	l.newWindow()
-	if !full {
-		return // latency of an unused limit tells nothing about that limit
-	}
-	if l.resume > 0 {
-		l.best, l.limit, l.resume = mean, l.resume, 0
-		return
-	}
-	if l.limit < min(limitStart, l.max) {
-		l.limit = min(l.limit+1, l.max)
-		return
-	}
-	if l.smooth == 0 {
-		l.smooth = mean
-	}
-	l.smooth = (7*l.smooth + 3*mean) / 10
-	if l.best == 0 {
-		l.measured = now
-	}
-	if l.best == 0 || mean < l.best {
-		l.best = mean
-	}
-	old := now.Sub(l.measured) >= probeEvery
-	switch {
-	case old && l.limit > limitStart:
-		l.measured, l.resume, l.limit = now, l.limit, limitStart
-		l.since = now
-	case old:
-		l.measured, l.best = now, l.smooth
-	case l.smooth <= 2*l.best:
-		l.limit = min(l.limit+1, l.max)
+// look finds out whether callers are quiet.
+func (l *limiter) look(now time.Time) {
+	quiet := l.callers.idle() && now.Sub(l.called) >= quietAfter
+	if quiet != l.quiet {
+		l.quiet, l.steady = quiet, now
+		l.newWindow()
 	}
 }
 
-func (l *limiter) newWindow() {
-	l.windowSum, l.windowCount, l.windowFull = 0, 0, false
-}
+func (l *limiter) waiters() int { return len(l.callers.turns) + len(l.background.turns) }
 
 func (l *limiter) open(now time.Time) bool {
-	return l.inFlight < int(l.limit) && !now.Before(l.pause)
+	return l.callers.inFlight+l.background.inFlight < int(l.limit) && !now.Before(l.pause)
 }
 
-func (l *limiter) enqueue(key finalizer.WorkflowKey, w *waiter) {
-	q := l.waiting[key]
-	if q == nil {
-		q = &queue{key: key}
-		l.waiting[key] = q
-		l.turns = append(l.turns, q)
+// mayTake reports whether the write is within the share of its workflow. Callers
+// share what the background leaves, and one place of it stays closed even where
+// that is little.
+func (l *limiter) mayTake(c claim) bool {
+	if c.background {
+		places := l.backgroundPlaces()
+		return l.background.inFlight < places && l.background.using[c.workflow] < places-places/8
 	}
-	q.waiters = append(q.waiters, w)
+	limit := int(l.limit)
+	places := limit - l.background.inFlight
+	closed := places / 8
+	if limit >= 8 {
+		closed = max(closed, 1)
+	}
+	return l.callers.using[c.workflow] < max(places-closed, 1)
 }
 
-func (l *limiter) leave(key finalizer.WorkflowKey, w *waiter) {
-	q := l.waiting[key]
-	for i, other := range q.waiters {
-		if other == w {
-			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-			break
+// backgroundPlaces is how many places the background may hold.
+func (l *limiter) backgroundPlaces() int {
+	limit := int(l.limit)
+	if l.quiet {
+		return max(limit*7/8, 1)
+	}
+	return max(limit/16, 1)
+}
+
+// next returns the claim whose turn it is. A background that has nothing in
+// flight goes first: it would otherwise starve where callers always wait. One
+// that is at its bound is not searched: it may have thousands of workflows.
+func (l *limiter) next() (claim, bool) {
+	order := [...]bool{false, true}
+	if l.background.inFlight == 0 {
+		order = [...]bool{true, false}
+	}
+	for _, background := range order {
+		if background && l.background.inFlight >= l.backgroundPlaces() {
+			continue
+		}
+		c := claim{background: background}
+		for _, q := range l.class(c).turns {
+			if c.workflow = q.key; l.mayTake(c) {
+				return c, true
+			}
 		}
 	}
-	if len(q.waiters) > 0 {
-		return
-	}
-	delete(l.waiting, key)
-	for i, other := range l.turns {
-		if other == q {
-			l.turns = append(l.turns[:i], l.turns[i+1:]...)
-			break
-		}
-	}
+	return claim{}, false
 }
 
-// grant hands out free places, one a turn, and sets the alarm if a pause keeps
-// waiters back. A workflow at its share keeps its turn for later.
+// grant hands out free places, one a turn, and sets the alarm if it is time that
+// keeps waiters back. A workflow at its share keeps its turn for later.
 func (l *limiter) grant(now time.Time) {
+	l.look(now)
 	for l.open(now) {
-		i := slices.IndexFunc(l.turns, func(q *queue) bool { return l.mayUse(q.key) })
-		if i < 0 {
+		c, ok := l.next()
+		if !ok {
 			break
 		}
-		q := l.turns[i]
-		l.turns = slices.Delete(l.turns, i, i+1)
-		w := q.waiters[0]
-		q.waiters[0] = nil
-		q.waiters = q.waiters[1:]
-		if len(q.waiters) > 0 {
-			l.turns = append(l.turns, q)
-		} else {
-			delete(l.waiting, q.key)
-		}
-		w.done = true
-		close(w.granted)
-		l.take(q.key)
+		l.class(c).grant(c.workflow)
 	}
-	if len(l.turns) == 0 {
-		l.turns = nil
+	if l.waiters() == 0 {
 		if l.alarm != nil {
 			l.alarm.Stop()
 			l.alarm = nil
 		}
 		return
 	}
-	if !now.Before(l.pause) {
+	paused := now.Before(l.pause)
+	if !paused && (l.quiet || len(l.callers.turns) > 0) {
 		l.windowFull = true
 	}
-	if wait := l.pause.Sub(now); wait > 0 && l.alarm == nil {
-		l.alarm = time.AfterFunc(wait, func() {
+	wake := l.pause
+	if !paused {
+		if l.quiet || !l.callers.idle() {
+			return // places come back before anything else changes
+		}
+		wake = l.called.Add(quietAfter)
+	}
+	if l.alarm == nil {
+		l.alarm = time.AfterFunc(wake.Sub(now), func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.alarm = nil
@@ -292,8 +257,5 @@ func (l *limiter) grant(now time.Time) {
 func (l *limiter) load() (inFlight, waiting, limit int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, q := range l.waiting {
-		waiting += len(q.waiters)
-	}
-	return l.inFlight, waiting, int(l.limit)
+	return l.callers.inFlight + l.background.inFlight, l.callers.size() + l.background.size(), int(l.limit)
 }

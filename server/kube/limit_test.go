@@ -18,6 +18,10 @@ func wf(name string) finalizer.WorkflowKey {
 	return finalizer.WorkflowKey{Namespace: "ns", Name: name}
 }
 
+// caller is the claim of a call, background that of the reconciler.
+func caller(name string) claim     { return claim{workflow: wf(name)} }
+func background(name string) claim { return claim{workflow: wf(name), background: true} }
+
 // cpu is an API server with a full CPU: it serves one request after another, so
 // that latency grows with the requests in flight, plus a latency of its own.
 type cpu struct {
@@ -50,12 +54,12 @@ func drive(l *limiter, workers, n int, serve func() (signal, time.Duration)) tim
 	for range workers {
 		all.Go(func() {
 			for range work {
-				if l.acquire(context.Background(), wf("w")) != nil {
+				if l.acquire(context.Background(), caller("w")) != nil {
 					panic("refused")
 				}
 				sent := time.Now()
 				s, after := serve()
-				l.release(wf("w"), sent, s, after)
+				l.release(caller("w"), sent, s, after)
 			}
 		})
 	}
@@ -118,13 +122,13 @@ func TestLimitHalvesOnceForOneBurst(t *testing.T) {
 		l := newLimiter(64)
 		began := time.Now()
 		for i := range limitStart {
-			if err := l.acquire(t.Context(), wf(fmt.Sprint(i))); err != nil {
+			if err := l.acquire(t.Context(), caller(fmt.Sprint(i))); err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Second)
 		for i := range limitStart {
-			l.release(wf(fmt.Sprint(i)), began, signalOverload, 0)
+			l.release(caller(fmt.Sprint(i)), began, signalOverload, 0)
 		}
 		if _, _, limit := l.load(); limit != limitStart/2 {
 			t.Errorf("limit is %d after one burst of 429, want %d", limit, limitStart/2)
@@ -135,26 +139,26 @@ func TestLimitHalvesOnceForOneBurst(t *testing.T) {
 func TestLimitPausesForRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(64)
-		if err := l.acquire(t.Context(), wf("w")); err != nil {
+		if err := l.acquire(t.Context(), caller("w")); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		l.release(wf("w"), began, signalOverload, 5*time.Second)
-		if err := l.acquire(t.Context(), wf("w")); err != nil {
+		l.release(caller("w"), began, signalOverload, 5*time.Second)
+		if err := l.acquire(t.Context(), caller("w")); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited != 5*time.Second {
 			t.Errorf("waited %v, want 5s", waited)
 		}
-		l.release(wf("w"), time.Now(), signalOverload, time.Hour)
+		l.release(caller("w"), time.Now(), signalOverload, time.Hour)
 		began = time.Now()
-		if err := l.acquire(t.Context(), wf("w")); err != nil {
+		if err := l.acquire(t.Context(), caller("w")); err != nil {
 			t.Fatal(err)
 		}
 		if waited := time.Since(began); waited != maxPause {
 			t.Errorf("waited %v for an absurd Retry-After, want %v", waited, maxPause)
 		}
-		if l.alarm != nil || len(l.waiting) != 0 {
+		if l.alarm != nil || len(l.callers.waiting) != 0 {
 			t.Error("an idle limiter holds a timer or an entry")
 		}
 	})
@@ -163,17 +167,17 @@ func TestLimitPausesForRetryAfter(t *testing.T) {
 func TestLimitIsFairAcrossWorkflows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(2)
-		if err := l.acquire(t.Context(), wf("holder")); err != nil { // leaves one place, so that order is exact
+		if err := l.acquire(t.Context(), caller("holder")); err != nil { // leaves one place, so that order is exact
 			t.Fatal(err)
 		}
 		var order []string // under the one place
 		var all sync.WaitGroup
-		write := func(key finalizer.WorkflowKey, i int) {
+		write := func(key claim, i int) {
 			all.Go(func() {
 				if l.acquire(context.Background(), key) != nil {
 					panic("refused")
 				}
-				order = append(order, fmt.Sprint(key.Name, i))
+				order = append(order, fmt.Sprint(key.workflow.Name, i))
 				sent := time.Now()
 				time.Sleep(10 * time.Millisecond)
 				l.release(key, sent, signalOK, 0)
@@ -181,10 +185,10 @@ func TestLimitIsFairAcrossWorkflows(t *testing.T) {
 			synctest.Wait()
 		}
 		for i := range 1000 {
-			write(wf("big"), i)
+			write(caller("big"), i)
 		}
 		for i := range 3 {
-			write(wf("small"), i)
+			write(caller("small"), i)
 		}
 		all.Wait()
 		want := []string{"big0", "big1", "small0", "big2", "small1", "big3", "small2", "big4"}
@@ -196,8 +200,8 @@ func TestLimitIsFairAcrossWorkflows(t *testing.T) {
 				t.Fatalf("B22: got %s, want %s: first come first served", tag, want)
 			}
 		}
-		if len(l.waiting) != 0 || len(l.turns) != 0 || l.inFlight != 1 {
-			t.Errorf("left over: %d queues, %d turns, %d in flight", len(l.waiting), len(l.turns), l.inFlight)
+		if len(l.callers.waiting) != 0 || len(l.callers.turns) != 0 || l.callers.inFlight != 1 {
+			t.Errorf("left over: %d queues, %d turns, %d in flight", len(l.callers.waiting), len(l.callers.turns), l.callers.inFlight)
 		}
 	})
 }
@@ -209,10 +213,10 @@ func TestLimitKeepsPlacesFromAWorkflowThatHangs(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 { // none of these writes comes back while the test looks
 			all.Go(func() {
-				if l.acquire(hung, wf("hanging")) == nil {
+				if l.acquire(hung, caller("hanging")) == nil {
 					sent := time.Now()
 					<-hung.Done()
-					l.release(wf("hanging"), sent, signalNone, 0)
+					l.release(caller("hanging"), sent, signalNone, 0)
 				}
 			})
 		}
@@ -222,16 +226,16 @@ func TestLimitKeepsPlacesFromAWorkflowThatHangs(t *testing.T) {
 		}
 		for i := range 40 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := l.acquire(ctx, wf("healthy")); err != nil {
+			if err := l.acquire(ctx, caller("healthy")); err != nil {
 				t.Fatalf("B22: write %d of another workflow was not let through: %v", i, err)
 			}
-			l.release(wf("healthy"), time.Now(), signalOK, 0)
+			l.release(caller("healthy"), time.Now(), signalOK, 0)
 			cancel()
 		}
 		leave()
 		all.Wait()
-		if inFlight, waiting, _ := l.load(); inFlight != 0 || waiting != 0 || len(l.using) != 0 || len(l.waiting) != 0 || len(l.turns) != 0 {
-			t.Errorf("left over: %d in flight, %d waiting, %d users", inFlight, waiting, len(l.using))
+		if inFlight, waiting, _ := l.load(); inFlight != 0 || waiting != 0 || len(l.callers.using) != 0 || len(l.callers.waiting) != 0 || len(l.callers.turns) != 0 {
+			t.Errorf("left over: %d in flight, %d waiting, %d users", inFlight, waiting, len(l.callers.using))
 		}
 	})
 }
@@ -240,20 +244,20 @@ func TestLimitLetsWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(2)
 		for range 2 {
-			if err := l.acquire(t.Context(), wf("w")); err != nil {
+			if err := l.acquire(t.Context(), caller("w")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.acquire(ctx, wf("other")); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.acquire(ctx, caller("other")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want the deadline", err)
 		}
-		if inFlight, waiting, _ := l.load(); inFlight != 2 || waiting != 0 || len(l.waiting) != 0 {
-			t.Errorf("in flight %d, waiting %d, queues %d", inFlight, waiting, len(l.waiting))
+		if inFlight, waiting, _ := l.load(); inFlight != 2 || waiting != 0 || len(l.callers.waiting) != 0 {
+			t.Errorf("in flight %d, waiting %d, queues %d", inFlight, waiting, len(l.callers.waiting))
 		}
-		l.release(wf("w"), time.Now(), signalNone, 0)
-		if err := l.acquire(ctx, wf("other")); err == nil {
+		l.release(caller("w"), time.Now(), signalNone, 0)
+		if err := l.acquire(ctx, caller("other")); err == nil {
 			t.Error("a context that is done was granted a place")
 		}
 		if inFlight, _, _ := l.load(); inFlight != 1 {
@@ -269,16 +273,16 @@ func TestLimitNeverGrantsToADoneContext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLimiter(2)
 			for range 2 {
-				if err := l.acquire(context.Background(), wf("w")); err != nil {
+				if err := l.acquire(context.Background(), caller("w")); err != nil {
 					t.Fatal(err)
 				}
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			got := make(chan error, 1)
-			go func() { got <- l.acquire(ctx, wf("x")) }()
+			go func() { got <- l.acquire(ctx, caller("x")) }()
 			synctest.Wait()
 			cancel()
-			l.release(wf("w"), time.Now(), signalNone, 0)
+			l.release(caller("w"), time.Now(), signalNone, 0)
 			if err := <-got; err == nil {
 				t.Fatal("granted after the context was done")
 			}

@@ -131,8 +131,9 @@ func decodeNodes(s wireStatus, maxUnpacked int64) (map[string]finalizer.Node, er
 	return map[string]finalizer.Node{}, nil
 }
 
-// readNodes reads one JSON object of at most so many nodes, one by one, to the very end: only there
-// does gzip verify its checksum.
+// readNodes reads one JSON object of at most so many nodes, repeats of an ID
+// included, one by one and to the very end: only there does gzip verify its
+// checksum.
 func readNodes(r io.Reader, most int) (map[string]finalizer.Node, error) {
 	dec := json.NewDecoder(r)
 	first, err := dec.Token()
@@ -147,7 +148,7 @@ func readNodes(r io.Reader, most int) (map[string]finalizer.Node, error) {
 	default:
 		return nil, errors.New("they are not an object")
 	}
-	for dec.More() {
+	for read := 0; dec.More(); read++ {
 		id, err := dec.Token()
 		if err != nil {
 			return nil, err
@@ -160,7 +161,7 @@ func readNodes(r io.Reader, most int) (map[string]finalizer.Node, error) {
 		if err := dec.Decode(&n); err != nil {
 			return nil, err
 		}
-		if len(nodes) >= most {
+		if read >= most {
 			return nil, fmt.Errorf("they are more than %d", most)
 		}
 		nodes[name] = finalizer.Node{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -105,15 +106,80 @@ func TestDecodeNodesBoundsTheirNumber(t *testing.T) {
 	if nodes, err := readNodes(strings.NewReader(`{"a":{},"b":{}}`), 2); err != nil || len(nodes) != 2 {
 		t.Errorf("got %v, %v", nodes, err)
 	}
-	if _, err := readNodes(strings.NewReader(`{"a":{},"b":{},"c":{}}`), 2); err == nil || !strings.Contains(err.Error(), "more than 2") {
-		t.Errorf("got %v", err)
+	for _, more := range []string{`{"a":{},"b":{},"c":{}}`, `{"a":{},"a":{},"a":{}}`} {
+		if _, err := readNodes(strings.NewReader(more), 2); err == nil || !strings.Contains(err.Error(), "more than 2") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+// bombs are what small inputs can hide, by name: each unpacks to, or nests,
+// far more than it weighs.
+func bombs() map[string]string {
+	return map[string]string{
+		"one huge node":            `{"n":{"x":"` + strings.Repeat("A", 1<<19) + `"}}`,
+		"a huge ID":                `{"` + strings.Repeat("A", 1<<19) + `":{}}`,
+		"spaces":                   strings.Repeat(" ", 1<<19),
+		"very many nodes":          `{` + strings.Repeat(`"a":{},`, 1<<16) + `"b":{}}`,
+		"deep arrays":              `{"n":{"x":` + strings.Repeat("[", 1<<17),
+		"deep objects":             `{"n":` + strings.Repeat(`{"x":`, 1<<17),
+		"deep, at the top":         strings.Repeat("[", 1<<17),
+		"a deep node that closes":  `{"n":{"x":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}}`,
+		"a number without an end":  `{"n":{"x":` + strings.Repeat("9", 1<<19),
+		"a time that is no time":   `{"n":{"startedAt":"` + strings.Repeat("9", 1<<19) + `"}}`,
+		"a phase that is too long": `{"n":{"phase":"` + strings.Repeat("9", 1<<19) + `"}}`,
+	}
+}
+
+// allocated returns how many bytes f allocates, garbage included.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// allocationPerByte is more than the decoder allocates, garbage included, for a
+// byte of JSON: `"a":{},` is what costs most.
+const allocationPerByte = 200
+
+func TestDecodeNodesIsBoundedInMemory(t *testing.T) {
+	const bound = 1 << 16
+	for name, body := range bombs() {
+		t.Run("B34: "+name, func(t *testing.T) {
+			s := wireStatus{CompressedNodes: pack(t, body)}
+			var nodes map[string]finalizer.Node
+			var err error
+			got := allocated(func() { nodes, err = decodeNodes(s, bound) })
+			if limit := uint64(bound*allocationPerByte + 1<<20); got > limit {
+				t.Errorf("%d bytes allocated, want at most %d", got, limit)
+			}
+			if len(body) > bound && (err == nil || nodes != nil) {
+				t.Errorf("%d bytes were read past the bound of %d: %d nodes, %v", len(body), bound, len(nodes), err)
+			}
+		})
 	}
 }
 
 func FuzzDecodeNodes(f *testing.F) {
-	for _, s := range []string{`{}`, `null`, `{"n":{"phase":"Succeeded","startedAt":"2026-01-02T03:04:05Z"}}`, `[`, `{"a":{"x":[[[[{}]]]]}}`, `{"a":{}}{}`} {
+	for _, s := range []string{
+		`{}`, `null`, `[`, `{"a":{"x":[[[[{}]]]]}}`, `{"a":{}}{}`, `{"":null,"":{}}`, "{\"\xff\":{}}",
+		`{"n":{"phase":"Succeeded","startedAt":"2026-01-02T03:04:05Z","taskResultSynced":false,"boundaryID":"b","type":"Pod"}}`,
+		`{"n":{"startedAt":{"a":1},"finishedAt":[null]}}`, `{"n":{"phase":7}}`, `{"n":1e999999}`,
+	} {
 		f.Add([]byte(s), pack(f, s), true)
-		f.Add([]byte(s), "H4sIAAAAAAAA", false)
+	}
+	for _, s := range bombs() {
+		f.Add([]byte(s[:min(len(s), 1<<12)]), pack(f, s), false)
+	}
+	valid := pack(f, `{"n":{}}`)
+	for _, s := range []string{
+		"", "H4sIAAAAAAAA", "====", "%%", valid[:len(valid)-8], valid + "!", valid + valid, "\n" + valid + "\r\n",
+		valid[:10] + "AAAA" + valid[14:], strings.Repeat("A", 1<<12), pack(f, string(make([]byte, 1<<20))),
+		base64.StdEncoding.EncodeToString(bytes.Repeat(unbase64(f, pack(f, "")), 100)), // empty members, one after another
+	} {
+		f.Add([]byte(nil), s, false)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, packed string, repack bool) {
 		const bound = 1 << 16
@@ -121,13 +187,31 @@ func FuzzDecodeNodes(f *testing.F) {
 			packed = pack(t, string(raw))
 		}
 		for _, s := range []wireStatus{{Nodes: raw}, {CompressedNodes: packed}} {
-			nodes, err := decodeNodes(s, bound)
+			var nodes map[string]finalizer.Node
+			var err error
+			got := allocated(func() { nodes, err = decodeNodes(s, bound) })
 			if (nodes == nil) != (err != nil) {
 				t.Fatalf("nodes %v with error %v", nodes, err)
 			}
 			if s.Nodes == nil && len(nodes) > bound/5 {
 				t.Fatalf("%d nodes from at most %d bytes", len(nodes), bound)
 			}
+			unpacked := bound
+			if s.Nodes != nil {
+				unpacked = len(raw)
+			}
+			if limit := uint64((unpacked+len(packed))*allocationPerByte + 1<<20); got > limit {
+				t.Fatalf("%d bytes allocated, want at most %d", got, limit)
+			}
 		}
 	})
+}
+
+func unbase64(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

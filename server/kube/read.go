@@ -35,14 +35,19 @@ type Reader struct {
 	faults      *faults
 	timeout     time.Duration
 	maxUnpacked int64
+	only        reach
 }
 
 // Workflow implements finalizer.Reader: one GET, and one more where the namespace
 // may be ending.
 func (r *Reader) Workflow(ctx context.Context, key finalizer.WorkflowKey) (finalizer.Workflow, error) {
+	if e := r.only.check(key.Namespace, finalizer.PodID{}); e != nil {
+		return finalizer.Workflow{}, e
+	}
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	about := request{verb: verbGet, resource: workflowsResource, name: key.Name, namespace: key.Namespace}
+	began := time.Now()
 	res := r.argo.Get().Namespace(key.Namespace).Resource(workflowsResource).Name(key.Name).
 		SetHeader("Accept", "application/json").MaxRetries(readRetries).Do(limited)
 	w := finalizer.Workflow{Key: key}
@@ -63,7 +68,7 @@ func (r *Reader) Workflow(ctx context.Context, key finalizer.WorkflowKey) (final
 	if fail != nil {
 		return finalizer.Workflow{}, fail
 	}
-	w.NamespaceTerminating = ending
+	w.ReadAt, w.NamespaceTerminating = began, ending
 	return w, nil
 }
 
@@ -101,6 +106,9 @@ func (r *Reader) Pod(ctx context.Context, namespace, name string) (finalizer.Pod
 		verb: verbGet, resource: podsResource, name: name, namespace: namespace,
 		pod: finalizer.PodID{Namespace: namespace, Name: name},
 	}
+	if e := r.only.check(namespace, about.pod); e != nil {
+		return finalizer.Pod{}, e
+	}
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var pod corev1.Pod
@@ -119,6 +127,9 @@ func (r *Reader) Pod(ctx context.Context, namespace, name string) (finalizer.Pod
 // is no snapshot any more, is KindUnavailable.
 func (r *Reader) Pods(ctx context.Context, key finalizer.WorkflowKey) ([]finalizer.Pod, error) {
 	about := request{verb: verbList, resource: podsResource, namespace: key.Namespace}
+	if e := r.only.check(key.Namespace, finalizer.PodID{}); e != nil {
+		return nil, e
+	}
 	selector, err := labels.ValidatedSelectorFromSet(labels.Set{finalizer.LabelWorkflow: key.Name})
 	if err != nil || key.Name == "" {
 		return nil, &finalizer.Error{
@@ -157,10 +168,10 @@ func (r *Reader) page(ctx context.Context, about request, selector, next string)
 // failed classifies the error of a read, nil for none, and keeps the faults.
 func (r *Reader) failed(err, ctxErr error, about request) *finalizer.Error {
 	if err == nil {
-		r.faults.clear(about.verb, about.resource)
+		r.faults.clear(about.use())
 		return nil
 	}
 	e := classify(err, ctxErr, about)
-	r.faults.note(about.verb, about.resource, e)
+	r.faults.note(about.use(), e)
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,9 +61,11 @@ func TestWorkflowRead(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			var reached atomic.Value
 			s := newAPIServer(t, func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {
 				case "/apis/argoproj.io/v1alpha1/namespaces/ns/workflows/w":
+					reached.Store(time.Now())
 					tc.workflow(w, r)
 				case "/api/v1/namespaces/ns":
 					tc.namespace(w, r)
@@ -71,12 +74,13 @@ func TestWorkflowRead(t *testing.T) {
 				}
 			})
 			c := s.client(t, Options{})
+			before := time.Now()
 			if tc.hint != nil {
 				m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 				if tc.hint.Deleting {
 					m.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 				}
-				_ = c.namespaces.Add(m)
+				_ = c.namespaces.feeds[0].Add(m)
 			}
 			got, err := c.Reader.Workflow(t.Context(), wf("w"))
 			if (tc.kind != 0) != (err != nil) || (err != nil && finalizer.KindOf(err) != tc.kind) {
@@ -84,6 +88,9 @@ func TestWorkflowRead(t *testing.T) {
 			}
 			if got.Exists != tc.exists || got.NamespaceTerminating != tc.ending {
 				t.Errorf("got %+v, want exists %v, ending %v", got, tc.exists, tc.ending)
+			}
+			if err == nil && (got.ReadAt.Before(before) || got.ReadAt.After(reached.Load().(time.Time))) {
+				t.Errorf("ReadAt %v: not between the call and the arrival of the request", got.ReadAt)
 			}
 			if n := len(s.requests()); n != tc.requests {
 				t.Errorf("%d requests, want %d", n, tc.requests)

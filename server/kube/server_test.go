@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -43,6 +44,7 @@ func newAPIServer(t *testing.T, handle http.HandlerFunc) *apiServer {
 			r.Header.Get("Content-Type"), r.UserAgent(), r.ProtoMajor,
 		})
 		s.mu.Unlock()
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		handle(w, r)
 	}))
 	s.EnableHTTP2 = true
@@ -100,3 +102,5 @@ func partial(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	m.TypeMeta = metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}
 	return m
 }
+
+func statusError(s *metav1.Status) error { return &apierrors.StatusError{ErrStatus: *s} }

@@ -4,10 +4,8 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/finalizerd/finalizerd/server/finalizer"
 )
@@ -17,13 +15,14 @@ import (
 const maxGone = 1 << 16
 
 // podStore holds the newest known state of each pod name, from two sources: the
-// watch (as the store of a reflector) and the answers to own writes (wrote).
-// resourceVersions decide which is newer, so neither an older watch event undoes
-// an own write, nor an own write hides a later pod of the same name.
+// watch (podFeed, one a namespace or one for all) and the answers to own writes
+// (wrote). resourceVersions decide which is newer, so neither an older watch
+// event undoes an own write, nor an own write hides a later pod of the same name.
 //
 // Hazard: an answer may be noted after the watch has passed it, and even after
-// the watch has told that the pod is gone. watched, the newest version that the
-// watch delivered, tells such a late answer from that of a pod not yet seen.
+// the watch has told that the pod is gone. The newest version that the feed of
+// the namespace delivered tells such a late answer from that of a pod not yet
+// seen.
 //
 // Stored pods are immutable.
 type podStore struct {
@@ -31,26 +30,57 @@ type podStore struct {
 	subs    subscriptions
 	onGone  func(types.UID)
 	onKey   func(finalizer.WorkflowKey)
+	feeds   map[string]*podFeed // by namespace; "" alone: all namespaces
 	mu      sync.RWMutex
-	synced  bool
-	watched string
 	pods    map[types.NamespacedName]*finalizer.Pod
-	gone    map[types.UID]string // removed by an own write, at this version
+	gone    map[types.UID]removal // by an own write
 	byOwner map[types.UID]map[types.NamespacedName]struct{}
 	byKey   map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}
 	held    heldIndex
 	ending  map[types.NamespacedName]time.Time // held and terminating: since when
 }
 
-func newPodStore(fin string, onGone func(types.UID), onKey func(finalizer.WorkflowKey)) *podStore {
-	return &podStore{
-		fin: fin, onGone: onGone, onKey: onKey,
+// removal is what is remembered of a removed pod: the version of the removal.
+type removal struct{ namespace, version string }
+
+// newPodStore takes the namespaces that are watched; none: all are.
+func newPodStore(fin string, onGone func(types.UID), onKey func(finalizer.WorkflowKey), namespaces ...string) *podStore {
+	s := &podStore{
+		fin: fin, onGone: onGone, onKey: onKey, feeds: map[string]*podFeed{},
 		pods:    map[types.NamespacedName]*finalizer.Pod{},
-		gone:    map[types.UID]string{},
+		gone:    map[types.UID]removal{},
 		byOwner: map[types.UID]map[types.NamespacedName]struct{}{},
 		byKey:   map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}{},
 		ending:  map[types.NamespacedName]time.Time{},
 	}
+	if len(namespaces) == 0 {
+		namespaces = []string{""}
+	}
+	for _, namespace := range namespaces {
+		s.feeds[namespace] = &podFeed{store: s, namespace: namespace}
+	}
+	return s
+}
+
+// feed returns the feed that tells of the namespace; nil: it is not watched.
+func (s *podStore) feed(namespace string) *podFeed {
+	if all := s.feeds[""]; all != nil {
+		return all
+	}
+	return s.feeds[namespace]
+}
+
+// keyOf returns the key under which the pod is found: the workflow that controls
+// it, or the empty name for a held pod that no Workflow controls: it has to be
+// told of, whoever must release it.
+func (s *podStore) keyOf(p *finalizer.Pod) (finalizer.WorkflowKey, bool) {
+	switch {
+	case p.Owner.IsWorkflow():
+		return finalizer.WorkflowKey{Namespace: p.Namespace, Name: p.Owner.Name}, true
+	case p.Has(s.fin):
+		return finalizer.WorkflowKey{Namespace: p.Namespace}, true
+	}
+	return finalizer.WorkflowKey{}, false
 }
 
 // effects collects, under the lock, what is told after it.
@@ -59,8 +89,8 @@ type effects struct {
 	gone []types.UID
 }
 
-func (e *effects) touch(p *finalizer.Pod) {
-	if key, ok := workflowOf(p); ok {
+func (s *podStore) touch(e *effects, p *finalizer.Pod) {
+	if key, ok := s.keyOf(p); ok {
 		if e.keys == nil {
 			e.keys = map[finalizer.WorkflowKey]struct{}{}
 		}
@@ -92,101 +122,6 @@ func nameOf(p *finalizer.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// metaOf unwraps what a reflector delivers. Only a stale informer cache sends
-// tombstones; one costs a line.
-func metaOf(obj any) (*metav1.PartialObjectMetadata, bool) {
-	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = tomb.Obj
-	}
-	m, ok := obj.(*metav1.PartialObjectMetadata)
-	return m, ok
-}
-
-// Add takes a watch event.
-func (s *podStore) Add(obj any) error {
-	m, ok := metaOf(obj)
-	if !ok {
-		return nil
-	}
-	p := podOf(&m.ObjectMeta)
-	var e effects
-	s.mu.Lock()
-	s.watched = p.ResourceVersion
-	s.fromWatch(&p, &e)
-	s.mu.Unlock()
-	s.tell(&e)
-	return nil
-}
-
-// Update takes a watch event.
-func (s *podStore) Update(obj any) error { return s.Add(obj) }
-
-// Delete takes a watch event.
-func (s *podStore) Delete(obj any) error {
-	m, ok := metaOf(obj)
-	if !ok {
-		return nil
-	}
-	name := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
-	var e effects
-	s.mu.Lock()
-	if m.ResourceVersion != "" {
-		s.watched = m.ResourceVersion
-	}
-	delete(s.gone, m.UID)
-	if cur := s.pods[name]; cur != nil && cur.UID == m.UID {
-		s.drop(cur, &e)
-	}
-	s.mu.Unlock()
-	s.tell(&e)
-	return nil
-}
-
-// Replace takes a whole list, as of a version. What an own write has made or
-// changed after that version stays.
-func (s *podStore) Replace(list []any, version string) error {
-	listed := make(map[types.UID]struct{}, len(list))
-	var e effects
-	s.mu.Lock()
-	s.watched, s.synced = version, true
-	for _, obj := range list {
-		if m, ok := metaOf(obj); ok {
-			p := podOf(&m.ObjectMeta)
-			listed[p.UID] = struct{}{}
-			s.fromWatch(&p, &e)
-		}
-	}
-	for _, cur := range s.pods {
-		if _, ok := listed[cur.UID]; !ok && !newer(cur.ResourceVersion, version) {
-			s.drop(cur, &e)
-		}
-	}
-	for uid, at := range s.gone {
-		if _, ok := listed[uid]; !ok && !newer(at, version) {
-			delete(s.gone, uid)
-		}
-	}
-	s.mu.Unlock()
-	s.tell(&e)
-	return nil
-}
-
-// Resync has nothing to do: who consumes the store is level-triggered.
-func (s *podStore) Resync() error { return nil }
-
-// Transformer lets the reflector slim what it collects before Replace.
-func (s *podStore) Transformer() cache.TransformFunc { return slim }
-
-// UpdateResourceVersion takes bookmarks as well, so that watched moves on while
-// no pod changes.
-func (s *podStore) UpdateResourceVersion(version string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if newer(version, s.watched) {
-		s.watched = version
-	}
-}
-
 func (s *podStore) fromWatch(p *finalizer.Pod, e *effects) {
 	if _, gone := s.gone[p.UID]; gone {
 		return
@@ -212,7 +147,11 @@ func (s *podStore) fromWrite(p *finalizer.Pod, e *effects) {
 	}
 	cur := s.pods[nameOf(p)]
 	known := cur != nil && cur.UID == p.UID
-	if !known && s.watched != "" && !newer(p.ResourceVersion, s.watched) {
+	feed := s.feed(p.Namespace)
+	if feed == nil {
+		return // nothing would ever take it out again
+	}
+	if !known && feed.watched != "" && !newer(p.ResourceVersion, feed.watched) {
 		return // the watch is past this answer and has the pod no more
 	}
 	if p.Removed() {
@@ -222,11 +161,11 @@ func (s *podStore) fromWrite(p *finalizer.Pod, e *effects) {
 				break
 			}
 		}
-		s.gone[p.UID] = p.ResourceVersion
+		s.gone[p.UID] = removal{namespace: p.Namespace, version: p.ResourceVersion}
 		if known {
 			s.drop(cur, e)
 		} else {
-			e.touch(p)
+			s.touch(e, p)
 			e.gone = append(e.gone, p.UID)
 		}
 		return
@@ -247,14 +186,14 @@ func (s *podStore) put(p *finalizer.Pod, e *effects) {
 			s.drop(cur, e)
 		} else {
 			s.unindex(cur)
-			e.touch(cur)
+			s.touch(e, cur)
 		}
 	}
 	s.pods[name] = p
 	if p.Owner.UID != "" {
 		addTo(s.byOwner, p.Owner.UID, name)
 	}
-	if key, ok := workflowOf(p); ok {
+	if key, ok := s.keyOf(p); ok {
 		addTo(s.byKey, key, name)
 	}
 	if p.Has(s.fin) {
@@ -263,20 +202,20 @@ func (s *podStore) put(p *finalizer.Pod, e *effects) {
 			s.ending[name] = p.DeletedAt
 		}
 	}
-	e.touch(p)
+	s.touch(e, p)
 }
 
 func (s *podStore) drop(cur *finalizer.Pod, e *effects) {
 	s.unindex(cur)
 	delete(s.pods, nameOf(cur))
-	e.touch(cur)
+	s.touch(e, cur)
 	e.gone = append(e.gone, cur.UID)
 }
 
 func (s *podStore) unindex(cur *finalizer.Pod) {
 	name := nameOf(cur)
 	removeFrom(s.byOwner, cur.Owner.UID, name)
-	if key, ok := workflowOf(cur); ok {
+	if key, ok := s.keyOf(cur); ok {
 		removeFrom(s.byKey, key, name)
 	}
 	s.held.remove(name)

@@ -45,11 +45,11 @@ func TestCacheIsNewerOfWatchAndOwnWrites(t *testing.T) {
 			for _, o := range objects {
 				all = append(all, o)
 			}
-			_ = s.Replace(all, fmt.Sprint(version))
+			_ = s.feed("").Replace(all, fmt.Sprint(version))
 		}
 	}
-	event := func(m *metav1.PartialObjectMetadata) step { return func(s *podStore) { _ = s.Update(m) } }
-	gone := func(m *metav1.PartialObjectMetadata) step { return func(s *podStore) { _ = s.Delete(m) } }
+	event := func(m *metav1.PartialObjectMetadata) step { return func(s *podStore) { _ = s.feed("").Update(m) } }
+	gone := func(m *metav1.PartialObjectMetadata) step { return func(s *podStore) { _ = s.feed("").Delete(m) } }
 	wrote := func(m *metav1.PartialObjectMetadata) step { return func(s *podStore) { s.wrote(answer(m)) } }
 	removed := func(uid string, version int) step {
 		return wrote(terminating(object("p", uid, version), at, 0))
@@ -60,33 +60,35 @@ func TestCacheIsNewerOfWatchAndOwnWrites(t *testing.T) {
 		gone  []types.UID
 		marks int // removed pods still remembered
 	}{
-		"an own write is seen before the watch tells":              {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5))}, want: "a@5"},
-		"an older event does not undo it":                          {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5)), event(object("p", "a", 3, fin))}, want: "a@5"},
-		"a newer event counts":                                     {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5)), event(object("p", "a", 9, fin))}, want: "a@9 held"},
-		"versions are compared as numbers":                         {steps: []step{list(9, object("p", "a", 9, fin)), wrote(object("p", "a", 10))}, want: "a@10"},
-		"answers in the wrong order":                               {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 7, fin)), wrote(object("p", "a", 5))}, want: "a@7 held"},
-		"a pod that the watch has not told of":                     {steps: []step{list(1), wrote(object("p", "a", 5, fin))}, want: "a@5 held"},
-		"before the first list":                                    {steps: []step{wrote(object("p", "a", 5, fin))}, want: "a@5 held"},
-		"a first list that is older than an own write":             {steps: []step{wrote(object("p", "a", 5)), list(3, object("p", "a", 2, fin))}, want: "a@5"},
-		"a relist without a pod that was written since":            {steps: []step{list(1), wrote(object("p", "a", 5)), list(3)}, want: "a@5"},
-		"a relist without a pod ends it":                           {steps: []step{list(1, object("p", "a", 1)), list(3)}, gone: []types.UID{"a"}},
-		"a relist with a successor":                                {steps: []step{list(1, object("p", "a", 1)), list(9, object("p", "b", 8, fin))}, want: "b@8 held", gone: []types.UID{"a"}},
-		"an own removal is seen at once":                           {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5)}, gone: []types.UID{"a"}, marks: 1},
-		"stale events do not revive it":                            {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), event(object("p", "a", 3, fin))}, gone: []types.UID{"a"}, marks: 1},
-		"its delete event ends the memory, and is told once":       {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), gone(object("p", "a", 6))}, gone: []types.UID{"a"}},
-		"a relist ends the memory":                                 {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), list(8)}, gone: []types.UID{"a"}},
-		"a stale relist does not":                                  {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), list(4, object("p", "a", 4))}, gone: []types.UID{"a"}, marks: 1},
-		"the successor shows through an own removal":               {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), event(object("p", "b", 7, fin))}, want: "b@7 held", gone: []types.UID{"a"}, marks: 1},
-		"the late delete event of the old pod spares the new":      {steps: []step{list(1, object("p", "a", 1)), wrote(object("p", "b", 7, fin)), gone(object("p", "a", 6))}, want: "b@7 held", gone: []types.UID{"a"}},
-		"B1: an own write never masks a later pod":                 {steps: []step{list(1, object("p", "a", 1)), wrote(object("p", "a", 5)), event(object("p", "b", 8, fin))}, want: "b@8 held", gone: []types.UID{"a"}},
-		"B1: an answer for the old pod after the new was seen":     {steps: []step{list(9, object("p", "b", 8, fin)), wrote(object("p", "a", 5))}, want: "b@8 held"},
-		"an answer after the delete event does not revive":         {steps: []step{list(1, object("p", "a", 1)), gone(object("p", "a", 6)), wrote(object("p", "a", 5))}, gone: []types.UID{"a"}},
-		"a removal noted after the delete event leaves no memory":  {steps: []step{list(1, object("p", "a", 1)), gone(object("p", "a", 6)), removed("a", 5)}, gone: []types.UID{"a"}},
-		"a bookmark moves the watch on":                            {steps: []step{list(1), func(s *podStore) { s.UpdateResourceVersion("20") }, wrote(object("p", "a", 5))}},
-		"two answers of which the first removed":                   {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), wrote(object("p", "a", 4))}, gone: []types.UID{"a"}, marks: 1},
-		"a tombstone is a delete":                                  {steps: []step{list(1, object("p", "a", 1)), func(s *podStore) { _ = s.Delete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: object("p", "a", 1)}) }}, gone: []types.UID{"a"}},
+		"an own write is seen before the watch tells":             {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5))}, want: "a@5"},
+		"an older event does not undo it":                         {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5)), event(object("p", "a", 3, fin))}, want: "a@5"},
+		"a newer event counts":                                    {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 5)), event(object("p", "a", 9, fin))}, want: "a@9 held"},
+		"versions are compared as numbers":                        {steps: []step{list(9, object("p", "a", 9, fin)), wrote(object("p", "a", 10))}, want: "a@10"},
+		"answers in the wrong order":                              {steps: []step{list(1, object("p", "a", 1, fin)), wrote(object("p", "a", 7, fin)), wrote(object("p", "a", 5))}, want: "a@7 held"},
+		"a pod that the watch has not told of":                    {steps: []step{list(1), wrote(object("p", "a", 5, fin))}, want: "a@5 held"},
+		"before the first list":                                   {steps: []step{wrote(object("p", "a", 5, fin))}, want: "a@5 held"},
+		"a first list that is older than an own write":            {steps: []step{wrote(object("p", "a", 5)), list(3, object("p", "a", 2, fin))}, want: "a@5"},
+		"a relist without a pod that was written since":           {steps: []step{list(1), wrote(object("p", "a", 5)), list(3)}, want: "a@5"},
+		"a relist without a pod ends it":                          {steps: []step{list(1, object("p", "a", 1)), list(3)}, gone: []types.UID{"a"}},
+		"a relist with a successor":                               {steps: []step{list(1, object("p", "a", 1)), list(9, object("p", "b", 8, fin))}, want: "b@8 held", gone: []types.UID{"a"}},
+		"an own removal is seen at once":                          {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5)}, gone: []types.UID{"a"}, marks: 1},
+		"stale events do not revive it":                           {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), event(object("p", "a", 3, fin))}, gone: []types.UID{"a"}, marks: 1},
+		"its delete event ends the memory, and is told once":      {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), gone(object("p", "a", 6))}, gone: []types.UID{"a"}},
+		"a relist ends the memory":                                {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), list(8)}, gone: []types.UID{"a"}},
+		"a stale relist does not":                                 {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), list(4, object("p", "a", 4))}, gone: []types.UID{"a"}, marks: 1},
+		"the successor shows through an own removal":              {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), event(object("p", "b", 7, fin))}, want: "b@7 held", gone: []types.UID{"a"}, marks: 1},
+		"the late delete event of the old pod spares the new":     {steps: []step{list(1, object("p", "a", 1)), wrote(object("p", "b", 7, fin)), gone(object("p", "a", 6))}, want: "b@7 held", gone: []types.UID{"a"}},
+		"B1: an own write never masks a later pod":                {steps: []step{list(1, object("p", "a", 1)), wrote(object("p", "a", 5)), event(object("p", "b", 8, fin))}, want: "b@8 held", gone: []types.UID{"a"}},
+		"B1: an answer for the old pod after the new was seen":    {steps: []step{list(9, object("p", "b", 8, fin)), wrote(object("p", "a", 5))}, want: "b@8 held"},
+		"an answer after the delete event does not revive":        {steps: []step{list(1, object("p", "a", 1)), gone(object("p", "a", 6)), wrote(object("p", "a", 5))}, gone: []types.UID{"a"}},
+		"a removal noted after the delete event leaves no memory": {steps: []step{list(1, object("p", "a", 1)), gone(object("p", "a", 6)), removed("a", 5)}, gone: []types.UID{"a"}},
+		"a bookmark moves the watch on":                           {steps: []step{list(1), func(s *podStore) { s.feed("").UpdateResourceVersion("20") }, wrote(object("p", "a", 5))}},
+		"two answers of which the first removed":                  {steps: []step{list(1, object("p", "a", 1, fin)), removed("a", 5), wrote(object("p", "a", 4))}, gone: []types.UID{"a"}, marks: 1},
+		"a tombstone is a delete": {steps: []step{list(1, object("p", "a", 1)), func(s *podStore) {
+			_ = s.feed("").Delete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: object("p", "a", 1)})
+		}}, gone: []types.UID{"a"}},
 		"unreadable versions: the watch's word counts":             {steps: []step{list(1, object("p", "a", 1, fin)), event(func() *metav1.PartialObjectMetadata { m := object("p", "a", 1); m.ResourceVersion = "x"; return m }())}, want: "a@x"},
-		"an object of another type is passed over":                 {steps: []step{list(1), func(s *podStore) { _ = s.Add("x"); _ = s.Delete(3) }}},
+		"an object of another type is passed over":                 {steps: []step{list(1), func(s *podStore) { _ = s.feed("").Add("x"); _ = s.feed("").Delete(3) }}},
 		"the delete event of a pod that was never seen is nothing": {steps: []step{list(1), gone(object("p", "a", 3))}},
 	}
 	for name, tc := range cases {
@@ -130,7 +132,7 @@ func TestCacheIsNewerOfWatchAndOwnWrites(t *testing.T) {
 
 func TestCacheMemoryOfRemovedPodsIsBounded(t *testing.T) {
 	s := newPodStore(fin, nil, nil)
-	_ = s.Replace(nil, "1")
+	_ = s.feed("").Replace(nil, "1")
 	for i := range maxGone + 100 {
 		s.wrote(answer(terminating(object("p", fmt.Sprint("u", i), i+2), time.Now(), 0)))
 	}
@@ -161,7 +163,7 @@ func TestCacheOwnershipIsTheControllerReference(t *testing.T) {
 			s := newPodStore(fin, nil, nil)
 			m := object("p", "a", 2)
 			m.OwnerReferences, m.Labels = tc.refs, map[string]string{finalizer.LabelWorkflow: "w"}
-			_ = s.Add(m)
+			_ = s.feed("").Add(m)
 			if got := len((&Cache{pods: s}).PodsOfWorkflow(finalizer.WorkflowKey{Namespace: "ns", Name: "w"})); got != tc.want {
 				t.Errorf("%d pods, want %d", got, tc.want)
 			}
@@ -188,22 +190,22 @@ func TestCacheSubscriptions(t *testing.T) {
 			}
 		}
 	}
-	_ = s.Add(object("p", "a", 2, fin))
-	_ = s.Update(object("p", "a", 3, fin))
+	_ = s.feed("").Add(object("p", "a", 2, fin))
+	_ = s.feed("").Update(object("p", "a", 3, fin))
 	expect("two events", true)
 	expect("after one read", false)
 	s.wrote(answer(object("p", "a", 4)))
 	expect("an own write", true)
-	_ = s.Update(object("p", "a", 4))
+	_ = s.feed("").Update(object("p", "a", 4))
 	expect("its echo", false)
-	_ = s.Delete(object("p", "a", 5))
+	_ = s.feed("").Delete(object("p", "a", 5))
 	expect("a delete", true)
 	moved := object("p", "b", 6)
-	_ = s.Add(moved)
+	_ = s.feed("").Add(moved)
 	expect("an add", true)
 	orphaned := object("p", "b", 7)
 	orphaned.OwnerReferences = nil
-	_ = s.Update(orphaned)
+	_ = s.feed("").Update(orphaned)
 	expect("a pod that loses its owner", true)
 	select {
 	case <-other:
@@ -213,7 +215,7 @@ func TestCacheSubscriptions(t *testing.T) {
 	cancel()
 	cancel()
 	cancelOther()
-	_ = s.Add(object("q", "c", 9))
+	_ = s.feed("").Add(object("q", "c", 9))
 	expect("after cancel", false)
 	if n := s.subs.size(); n != 0 {
 		t.Errorf("%d entries left after cancel", n)
@@ -239,7 +241,7 @@ func TestHeldPodsPages(t *testing.T) {
 		if i%5 != 0 {
 			want = append(want, m.Namespace+"/"+m.Name)
 		}
-		_ = s.Add(m)
+		_ = s.feed("").Add(m)
 	}
 	slices.Sort(want)
 	for _, namespace := range []string{"", "ns0", "ns1", "ns2", "none"} {
@@ -268,7 +270,7 @@ func TestHeldPodsPages(t *testing.T) {
 	if want := (Counts{Cached: 3000, Held: 2400, HeldTerminating: 600, OldestTerminating: 2996 * time.Second}); n != want {
 		t.Errorf("got %+v, want %+v", n, want)
 	}
-	_ = s.Replace(nil, fmt.Sprint(version+1))
+	_ = s.feed("").Replace(nil, fmt.Sprint(version+1))
 	if n := c.Counts(now); n != (Counts{}) || len(s.held.blocks) != 0 {
 		t.Errorf("after all are gone: %+v, %d blocks", n, len(s.held.blocks))
 	}
@@ -302,7 +304,7 @@ func TestHeldIndexAgainstASortedList(t *testing.T) {
 func BenchmarkHeldPage(b *testing.B) {
 	s := newPodStore(fin, nil, nil)
 	for i := range 100_000 {
-		_ = s.Add(object(fmt.Sprintf("p%06d", i), fmt.Sprint("u", i), i+1, fin))
+		_ = s.feed("").Add(object(fmt.Sprintf("p%06d", i), fmt.Sprint("u", i), i+1, fin))
 	}
 	c := &Cache{pods: s}
 	b.ReportAllocs()

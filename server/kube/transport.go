@@ -6,7 +6,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 )
@@ -18,7 +21,7 @@ var argoVersion = schema.GroupVersion{Group: "argoproj.io", Version: "v1alpha1"}
 const acceptWhole = "application/vnd.kubernetes.protobuf,application/json"
 
 // ObserveFunc is told of each request to the API server: verb as in RBAC
-// ("get", "list", "watch", "patch", "delete"), resource in plural, the HTTP code
+// ("get", "list", "watch", "create", "patch", "delete"), resource in plural, the HTTP code
 // (0: no answer), and the time until the answer's headers. It must return fast
 // and be safe for concurrent use.
 type ObserveFunc func(verb, resource string, code int, took time.Duration)
@@ -57,6 +60,48 @@ func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion) (*rest
 		cfg.APIPath = "/api"
 	}
 	return rest.RESTClientForConfigAndClient(cfg, h)
+}
+
+// clients are the clients of one API server, over two transports: a flood of
+// writes does not hold up reads and watches.
+type clients struct {
+	meta, core, argo, writes rest.Interface
+	watches                  metadata.Interface
+	events                   eventsclient.EventsV1Interface
+}
+
+func newClients(cfg *rest.Config) (clients, error) {
+	var to clients
+	forReads, err := httpClient(cfg)
+	if err != nil {
+		return clients{}, err
+	}
+	forWrites, err := httpClient(cfg)
+	if err != nil {
+		return clients{}, err
+	}
+	core := corev1.SchemeGroupVersion
+	if to.meta, err = restClient(cfg, forReads, core); err != nil {
+		return clients{}, err
+	}
+	if to.argo, err = restClient(cfg, forReads, argoVersion); err != nil {
+		return clients{}, err
+	}
+	if to.writes, err = restClient(cfg, forWrites, core); err != nil {
+		return clients{}, err
+	}
+	typed := rest.CopyConfig(cfg)
+	typed.APIPath, typed.GroupVersion = "/api", &core
+	typed.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	typed.AcceptContentTypes, typed.ContentType = acceptWhole, ""
+	if to.core, err = rest.RESTClientForConfigAndClient(typed, forReads); err != nil {
+		return clients{}, err
+	}
+	if to.watches, err = metadata.NewForConfigAndClient(cfg, forReads); err != nil {
+		return clients{}, err
+	}
+	to.events, err = eventsclient.NewForConfigAndClient(cfg, forReads)
+	return to, err
 }
 
 type observer struct {
@@ -103,6 +148,9 @@ func verbOf(req *http.Request) (verb, resource string) {
 	path := parts[at:]
 	if path[0] == namespacesResource && len(path) > 2 {
 		path = path[2:]
+	}
+	if verb == "post" {
+		verb = verbCreate
 	}
 	if verb == verbGet && len(path) == 1 {
 		verb = verbList

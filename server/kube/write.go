@@ -27,8 +27,8 @@ const (
 		"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 )
 
-// Writer implements finalizer.Writer. Each write waits its workflow's turn under
-// one adaptive limit and is then sent once.
+// Writer implements finalizer.Writer and finalizer.Unhider. Each write waits its
+// workflow's turn under one adaptive limit and is then sent once.
 type Writer struct {
 	client    rest.Interface
 	finalizer string
@@ -36,6 +36,7 @@ type Writer struct {
 	limit     *limiter
 	pods      *podStore
 	faults    *faults
+	only      reach
 }
 
 // Load is the state of the limit on writes.
@@ -89,6 +90,17 @@ func (w *Writer) Release(ctx context.Context, t finalizer.Target, markCompleted 
 	return w.patch(ctx, t, p)
 }
 
+// Unhide implements finalizer.Unhider.
+func (w *Writer) Unhide(ctx context.Context, t finalizer.Target, hold bool) (finalizer.Pod, error) {
+	var p metaPatch
+	p.Metadata.UID = t.Pod.UID
+	p.Metadata.Labels = map[string]string{finalizer.LabelCompleted: "false"}
+	if hold {
+		p.Metadata.Add = []string{w.finalizer}
+	}
+	return w.patch(ctx, t, p)
+}
+
 // Delete implements finalizer.Writer.
 func (w *Writer) Delete(ctx context.Context, t finalizer.Target) (finalizer.Pod, error) {
 	o := deleteOptions{Kind: "DeleteOptions", APIVersion: "v1", PropagationPolicy: metav1.DeletePropagationBackground}
@@ -116,7 +128,11 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 		return finalizer.Pod{}, internal(t, "a write without namespace, name and UID is not sent", nil)
 	}
 	about := request{verb: verb, resource: podsResource, pod: t.Pod, name: t.Pod.Name, namespace: t.Pod.Namespace}
-	if err := w.limit.acquire(ctx, t.Workflow); err != nil {
+	if e := w.only.check(t.Pod.Namespace, t.Pod); e != nil {
+		return finalizer.Pod{}, e
+	}
+	place := claim{workflow: t.Workflow, background: t.Background}
+	if err := w.limit.acquire(ctx, place); err != nil {
 		e := classify(err, err, about)
 		e.Message = "the call ended before its turn to write came; nothing was sent"
 		return finalizer.Pod{}, e
@@ -130,8 +146,8 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 		SetHeader("Accept", acceptMeta).MaxRetries(0).Do(sent)
 	pod, err := writtenPod(res, t.Pod)
 	if err == nil {
-		w.limit.release(t.Workflow, began, signalOK, 0)
-		w.faults.clear(verb, podsResource)
+		w.limit.release(place, began, signalOK, 0)
+		w.faults.clear(about.use())
 		w.pods.wrote(&pod)
 		return pod, nil
 	}
@@ -139,8 +155,8 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 	if !errors.As(err, &e) {
 		e = classify(err, ctx.Err(), about)
 	}
-	w.limit.release(t.Workflow, began, signalOf(e, sent.Err()), pauseOf(e))
-	w.faults.note(verb, podsResource, e)
+	w.limit.release(place, began, signalOf(e, sent.Err()), pauseOf(e))
+	w.faults.note(about.use(), e)
 	return finalizer.Pod{}, e
 }
 

@@ -45,6 +45,20 @@ func TestWritesOnTheWire(t *testing.T) {
 				body: `{"metadata":{"uid":"a","finalizers":["workflows.argoproj.io/status"]}}`,
 			},
 		},
+		"B44: a label taken back": {
+			func(ctx context.Context, w *Writer) (finalizer.Pod, error) { return w.Unhide(ctx, target, false) },
+			asked{
+				method: "PATCH", uri: path + "?fieldManager=finalizerd", contentType: patch,
+				body: `{"metadata":{"uid":"a","labels":{"workflows.argoproj.io/completed":"false"}}}`,
+			},
+		},
+		"B44: with the finalizer put on again in the same write": {
+			func(ctx context.Context, w *Writer) (finalizer.Pod, error) { return w.Unhide(ctx, target, true) },
+			asked{
+				method: "PATCH", uri: path + "?fieldManager=finalizerd", contentType: patch,
+				body: `{"metadata":{"uid":"a","finalizers":["workflows.argoproj.io/status"],"labels":{"workflows.argoproj.io/completed":"false"}}}`,
+			},
+		},
 		"a delete": {
 			func(ctx context.Context, w *Writer) (finalizer.Pod, error) { return w.Delete(ctx, target) },
 			asked{
