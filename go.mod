@@ -3,6 +3,7 @@ module github.com/finalizerd/finalizerd
 go 1.26.0
 
 require (
+	github.com/finalizerd/finalizerd/client v0.0.0
 	github.com/finalizerd/finalizerd/gen/finalizer v0.0.0
 	github.com/google/go-cmp v0.7.0
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.0

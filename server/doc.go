@@ -3,15 +3,18 @@
 // place that starts goroutines and listeners.
 //
 //	cmd ─► server ─► api ────► finalizer ─► lane
-//	          └────► kube ─────────┘
+//	          ├────► reconcile ──┘    ▲
+//	          └────► kube ────────────┘
 //
 //	server/lane       order per key; the standard packages only
 //	server/finalizer  the decisions, and the one way through
+//	server/reconcile  finds held pods that nobody asked for
 //	server/kube       the only package that talks to the API server
 //	server/api        proto in, proto out; the error table
 //	gen               generated code; gen/finalizer is a module of its own
 //
-// A test over go list -deps holds the arrows.
+// A test over go list -deps holds the arrows. Two ways in, api and reconcile; one
+// way through, finalizer; one way out, kube.
 //
 // It may import everything but deploy/local, and decides nothing about pods.
 //

@@ -72,9 +72,16 @@ type Check struct {
 	// one is repeated sooner.
 	Every time.Duration
 	// Run returns nil when the condition holds. The error's text is shown at
-	// /readyz.
+	// /readyz. A Notice is shown too, and does not count as failure.
 	Run func(context.Context) error
 }
+
+// Notice is what operators should know about a service that is ready all the
+// same. It is shown at /readyz and logged when it comes and when it goes.
+type Notice string
+
+// Error returns the text.
+func (n Notice) Error() string { return string(n) }
 
 func (f *Frontend) setDefaults() {
 	f.GRPCAddress = cmp.Or(f.GRPCAddress, DefaultGRPCAddress)

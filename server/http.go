@@ -29,6 +29,8 @@ func routes(gateway http.Handler, ready *readiness, reg *prometheus.Registry, on
 		}
 		if r.URL.Query().Has("verbose") {
 			body = all + body
+		} else {
+			body += ready.notices()
 		}
 		text(w, code, body)
 	})

@@ -31,7 +31,7 @@ func newCallMetrics(reg *prometheus.Registry) (*grpcprom.ServerMetrics, error) {
 }
 
 // coreMetrics tells of the work behind the calls: requests to the API server,
-// lanes, writes and held pods.
+// lanes and writes.
 type coreMetrics struct {
 	requests *prometheus.CounterVec
 	latency  *prometheus.HistogramVec
@@ -83,11 +83,10 @@ func (m *coreMetrics) lane(kind lane.Kind, waited time.Duration) {
 }
 
 // gauges registers what is read at the moment of a scrape.
-func gauges(reg *prometheus.Registry, depth func() lane.Depth, load func() kube.Load, counts func(time.Time) kube.Counts) error {
+func gauges(reg *prometheus.Registry, depth func() lane.Depth, load func() kube.Load) error {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
-	now := func() kube.Counts { return counts(time.Now()) }
 	return register(reg,
 		gauge("finalizerd_lanes", "Workflows with work under way or waiting.",
 			func() float64 { return float64(depth().Lanes) }),
@@ -101,13 +100,5 @@ func gauges(reg *prometheus.Registry, depth func() lane.Depth, load func() kube.
 			func() float64 { return float64(load().Waiting) }),
 		gauge("finalizerd_writes_limit", "Most writes in flight at present; adapts to the API server.",
 			func() float64 { return float64(load().Limit) }),
-		gauge("finalizerd_cached_pods", "Pods in the cache.",
-			func() float64 { return float64(now().Cached) }),
-		gauge("finalizerd_held_pods", "Pods that carry the finalizer.",
-			func() float64 { return float64(now().Held) }),
-		gauge("finalizerd_held_terminating_pods", "Pods that carry the finalizer and are being deleted.",
-			func() float64 { return float64(now().HeldTerminating) }),
-		gauge("finalizerd_held_terminating_oldest_seconds", "How long ago the grace period of the oldest of these ended; 0: there is none.",
-			func() float64 { return now().OldestTerminating.Seconds() }),
 	)
 }

@@ -70,9 +70,9 @@ func (r *readiness) repeat(ctx context.Context, i int) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.update(func() { r.answers[i] = err })
+		r.update(func() { r.answer(i, err) })
 		wait := check.Every
-		if err != nil {
+		if failed(err) {
 			wait = min(wait, recheckEvery)
 		}
 		t := time.NewTimer(wait)
@@ -82,6 +82,28 @@ func (r *readiness) repeat(ctx context.Context, i int) {
 			return
 		case <-t.C:
 		}
+	}
+}
+
+// failed reports whether an answer counts against readiness.
+func failed(answer error) bool {
+	var n Notice
+	return answer != nil && !errors.As(answer, &n)
+}
+
+// answer is called with the lock.
+func (r *readiness) answer(i int, err error) {
+	before, name := r.answers[i], r.checks[i].Name
+	r.answers[i] = err
+	var was, is Notice
+	errors.As(before, &was)
+	errors.As(err, &is)
+	switch {
+	case was == is:
+	case is != "":
+		r.log.Warn("notice", "check", name, "notice", string(is))
+	case err == nil:
+		r.log.Info("notice is void", "check", name, "notice", string(was))
 	}
 }
 
@@ -126,11 +148,24 @@ func (r *readiness) verdict() error {
 		return errors.New("shutting down")
 	}
 	for i, err := range r.answers {
-		if err != nil {
+		if failed(err) {
 			return fmt.Errorf("%s: %w", r.checks[i].Name, err)
 		}
 	}
 	return nil
+}
+
+// notices returns what is told although nothing fails, a line each.
+func (r *readiness) notices() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var b strings.Builder
+	for i, err := range r.answers {
+		if err != nil && !failed(err) {
+			fmt.Fprintf(&b, "notice: %s: %v\n", r.checks[i].Name, err)
+		}
+	}
+	return b.String()
 }
 
 // report returns all answers for people, and whether the service is ready.
@@ -139,11 +174,14 @@ func (r *readiness) report() (string, error) {
 	defer r.mu.Unlock()
 	var b strings.Builder
 	line := func(name string, err error) {
-		if err != nil {
+		switch {
+		case failed(err):
 			fmt.Fprintf(&b, "[-] %s: %v\n", name, err)
-			return
+		case err != nil:
+			fmt.Fprintf(&b, "[+] %s: ok, but %v\n", name, err)
+		default:
+			fmt.Fprintf(&b, "[+] %s: ok\n", name)
 		}
-		fmt.Fprintf(&b, "[+] %s: ok\n", name)
 	}
 	for i, err := range r.answers {
 		line(r.checks[i].Name, err)

@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +12,7 @@ import (
 	"github.com/finalizerd/finalizerd/server/finalizer"
 	"github.com/finalizerd/finalizerd/server/kube"
 	"github.com/finalizerd/finalizerd/server/lane"
+	"github.com/finalizerd/finalizerd/server/reconcile"
 )
 
 // Config is all that finalizerd needs. Kubernetes and Frontend.Log are required;
@@ -35,6 +34,17 @@ type Config struct {
 	RequestMemory time.Duration
 	// UserAgent is what the API server's audit log shows. Empty: "finalizerd".
 	UserAgent string
+	// Namespaces are the only ones that are watched and served. Empty: all.
+	Namespaces []string
+
+	// Reconcile says what is done without any call. The zero value: nothing.
+	Reconcile ReconcileMode
+	// ReconcileWorkers is how many workflows are reconciled at a time,
+	// ReadInterval the least time between two reads of one of them, and Resync
+	// the time after which all has been looked at again. 0: the defaults of
+	// package reconcile.
+	ReconcileWorkers     int
+	ReadInterval, Resync time.Duration
 }
 
 // DefaultConfig has the defaults of all that is not zero by default. Kubernetes
@@ -51,6 +61,10 @@ func DefaultConfig() Config {
 		MaxWaiters:        lane.DefaultMaxWaiters,
 		MaxWritesInFlight: 64,
 		RequestMemory:     time.Hour,
+		Reconcile:         ReconcileOn,
+		ReconcileWorkers:  32,
+		ReadInterval:      3 * time.Second,
+		Resync:            10 * time.Minute,
 	}
 }
 
@@ -65,44 +79,80 @@ func Run(ctx context.Context, c Config) error {
 	if c.Registry == nil {
 		c.Registry = NewRegistry()
 	}
-	metrics, err := newCoreMetrics(c.Registry)
+	p, err := compose(c)
 	if err != nil {
 		return err
 	}
-	// The client tells of pods that went before it hands out the first pod, and
-	// runs only when core is set.
-	var core *finalizer.Service
-	client, err := kube.New(c.Kubernetes, kube.Options{
-		Finalizer:         c.Policy.Finalizer,
-		MaxWritesInFlight: c.MaxWritesInFlight,
-		UserAgent:         c.UserAgent,
-		Observe:           metrics.request,
-		OnPodGone:         func(uid types.UID) { core.PodGone(uid) },
-	})
-	if err != nil {
+	if err := reachable(ctx, p.client); err != nil {
 		return err
 	}
-	lanes := lane.New[finalizer.WorkflowKey, string](lane.Options{MaxWaiters: c.MaxWaiters, Observe: metrics.lane})
-	core = finalizer.New(finalizer.Config{
-		Cache: client.Cache, Held: client.Cache, Reader: client.Reader, Writer: client.Writer,
-		Lanes: lanes, Policy: c.Policy, Synced: client.Synced, RequestMemory: c.RequestMemory,
-	})
-	if err := gauges(c.Registry, lanes.Depth, client.Writer.Load, client.Cache.Counts); err != nil {
-		return err
-	}
-	if err := reachable(ctx, client); err != nil {
-		return err
-	}
-	c.Core, c.Finalizer = core, c.Policy.Finalizer
-	c.Checks = []Check{
-		{Name: "caches", Run: func(context.Context) error { return sentence(client.Synced()) }},
-		{Name: "rights", Run: func(context.Context) error { return rights(client.Faults()) }},
-	}
+	c.Core, c.Finalizer, c.Checks = p.core, c.Policy.Finalizer, p.checks()
 	front, err := open(ctx, c.Frontend)
 	if err != nil {
 		return err
 	}
-	return runBoth(ctx, client.Run, front.run)
+	return runBoth(ctx, p.client.Run, beside(front.run, p.reconciler.Run))
+}
+
+// parts are what Run runs, below the listeners.
+type parts struct {
+	client     *kube.Client
+	core       *finalizer.Service
+	reconciler *reconcile.Reconciler
+}
+
+// compose makes the parts and starts nothing.
+func compose(c Config) (*parts, error) {
+	metrics, err := newCoreMetrics(c.Registry)
+	if err != nil {
+		return nil, err
+	}
+	acts, err := newActMetrics(c.Registry)
+	if err != nil {
+		return nil, err
+	}
+	// The client tells of nothing before it runs, and by then all parts are
+	// there.
+	p := new(parts)
+	p.client, err = kube.New(c.Kubernetes, kube.Options{
+		Finalizer:         c.Policy.Finalizer,
+		MaxWritesInFlight: c.MaxWritesInFlight,
+		UserAgent:         c.UserAgent,
+		Namespaces:        c.Namespaces,
+		Observe:           metrics.request,
+		OnPodGone:         func(uid types.UID) { p.core.PodGone(uid) },
+		OnChange:          func(key finalizer.WorkflowKey) { p.reconciler.Changed(key) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	client := p.client
+	lanes := lane.New[finalizer.WorkflowKey, string](lane.Options{MaxWaiters: c.MaxWaiters, Observe: metrics.lane})
+	p.core = finalizer.New(finalizer.Config{
+		Cache: client.Cache, Held: client.Cache, Reader: client.Reader, Writer: client.Writer,
+		Unhider: client.Writer, Events: client.Events, Nodes: client.Nodes, Namespaces: c.Namespaces,
+		Observe: audited(c.Log, acts.act), Synced: client.Synced,
+		Lanes: lanes, Policy: c.Policy, RequestMemory: c.RequestMemory,
+	})
+	if p.reconciler, err = newReconciler(c, client, p.core); err != nil {
+		return nil, err
+	}
+	if err := gauges(c.Registry, lanes.Depth, client.Writer.Load); err != nil {
+		return nil, err
+	}
+	return p, register(c.Registry, newHeldMetrics(client.Cache.Counts, p.core.HeldByReason), newFaultMetrics(client.Faults))
+}
+
+func (p *parts) checks() []Check {
+	check := func(name string, run func() error) Check {
+		return Check{Name: name, Run: func(context.Context) error { return run() }}
+	}
+	return []Check{
+		check("caches", func() error { return sentence(p.client.Synced()) }),
+		check("rights", func() error { return rights(p.client.Faults()) }),
+		check("events", func() error { return events(p.client.Faults()) }),
+		check("workflows", func() error { return definition(p.client.Faults()) }),
+	}
 }
 
 func reachable(ctx context.Context, client *kube.Client) error {
@@ -118,21 +168,6 @@ func sentence(err error) error {
 		return errors.New(e.Message)
 	}
 	return err
-}
-
-// rights is about what an operator has to grant. Other faults pass by
-// themselves, and a service that cannot write now still tells what it knows.
-func rights(faults []*finalizer.Error) error {
-	var lacking []string
-	for _, f := range faults {
-		if f.Kind == finalizer.KindForbidden {
-			lacking = append(lacking, fmt.Sprintf("%s %s", f.Verb, f.Resource))
-		}
-	}
-	if lacking == nil {
-		return nil
-	}
-	return errors.New("the service's account may not: " + strings.Join(lacking, ", ") + "; grant it in the ClusterRole")
 }
 
 // runBoth runs below and above until ctx ends or one fails. Above depends on
@@ -153,4 +188,15 @@ func runBoth(ctx context.Context, below, above func(context.Context) error) erro
 		return above(upper)
 	})
 	return g.Wait()
+}
+
+// beside runs all until ctx ends or one of them fails.
+func beside(all ...func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		for _, run := range all {
+			g.Go(func() error { return run(ctx) })
+		}
+		return g.Wait()
+	}
 }

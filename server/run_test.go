@@ -62,6 +62,7 @@ func TestRunComposesAllAndB14RecoversOnceRightsAreGranted(t *testing.T) {
 			},
 			Kubernetes: &rest.Config{Host: stub.URL},
 			Policy:     finalizer.DefaultPolicy(),
+			Reconcile:  ReconcileOn,
 		})
 	}()
 	var at Addresses
@@ -92,7 +93,10 @@ func TestRunComposesAllAndB14RecoversOnceRightsAreGranted(t *testing.T) {
 	metrics := r.rest(t, http.MethodGet, "/metrics", "").body
 	for _, want := range []string{
 		`finalizerd_api_requests_total{code="403",resource="pods",verb="list"}`, `finalizerd_api_request_duration_seconds_bucket{resource="pods",verb="list"`,
-		"finalizerd_held_pods 0", "finalizerd_held_terminating_pods 0", "finalizerd_held_terminating_oldest_seconds 0",
+		`finalizerd_held_pods{reason="UNSPECIFIED"} 0`, `finalizerd_held_pods{reason="NOT_CAPTURED"} 0`, "finalizerd_held_terminating_pods 0",
+		`finalizerd_held_oldest_seconds{reason="NOT_CAPTURED"} 0`, "finalizerd_unknown_captures 0", `finalizerd_forced_releases_total{reason="MAX_HOLD"} 0`,
+		"finalizerd_unhidden_total 0", "finalizerd_admission_blocks_total 0", "finalizerd_reconcile_queue_depth 0",
+		"finalizerd_reconcile_queue_wait_seconds_count 0", "finalizerd_reconcile_duration_seconds_count 0", `finalizerd_reconcile_reads_total{result="ok"} 0`, "finalizerd_held_terminating_oldest_seconds 0",
 		"finalizerd_lane_waiters 0", "finalizerd_lane_holders 0", "finalizerd_writes_in_flight 0", "finalizerd_writes_limit ", "go_goroutines", "process_",
 	} {
 		if !strings.Contains(metrics, want) {

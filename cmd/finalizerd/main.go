@@ -1,10 +1,12 @@
 // Command finalizerd releases and deletes the pods of Argo workflows on behalf
 // of the workflow controller, Argo Server and people.
 //
-// This package parses flags and composes; it may import package server and what
-// it needs to make a server.Config, and does nothing else. It exits with 0 after
-// a signal, 1 when the service failed, and 2 when it was called wrongly, each
-// failure told in one sentence on standard error.
+// This package parses flags and composes. It may import package server, package
+// client and its transport, and the generated API, and looks behind none of
+// them: what it knows of pods is what the service tells. It exits with 0 after a
+// signal or when all is done, 1 when the service failed or held pods stay, and 2
+// when it was called wrongly, each failure told in one sentence on standard
+// error.
 package main
 
 import (
@@ -70,7 +72,7 @@ func newRoot(environ []string) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newServe(environ), newVersion())
+	root.AddCommand(newServe(environ), newPods(environ), newReleaseAll(environ), newProxy(environ), newVersion())
 	markUsage(root)
 	for _, c := range root.Commands() {
 		markUsage(c)

@@ -76,6 +76,16 @@ func TestWrongUseAndFailuresAreOneSentence(t *testing.T) {
 		{"an instance id that is no label", nil, []string{"serve", "--instanceid=a b"}, 2, "--instanceid must be a label value"},
 		{"a wrong log format", nil, []string{"serve", "--log-format=xml"}, 2, "--log-format must be json or text"},
 		{"a wrong log level", nil, []string{"serve", "--log-level=loud"}, 2, "--log-level must be"},
+		{"a wrong mode", nil, []string{"serve", "--reconcile=maybe"}, 2, "--reconcile must be off, report or on"},
+		{"a wrong choice for unowned pods", nil, []string{"serve", "--unowned=delete"}, 2, "--unowned must be report or release"},
+		{"a namespace that is none", nil, []string{"serve", "--namespaces=argo,Nope"}, 2, "--namespaces must be a comma-separated list of namespaces, got \"Nope\""},
+		{"an empty namespace in the list", nil, []string{"serve", "--namespaces=argo,"}, 2, "--namespaces must be"},
+		{"a namespace that is none in the environment", []string{"FINALIZERD_NAMESPACES=a/b"}, []string{"serve"}, 2, "--namespaces must be"},
+		{"no workers", nil, []string{"serve", "--reconcile-workers=0"}, 2, "--reconcile-workers must be at least 1"},
+		{"a negative hold", nil, []string{"serve", "--max-hold=-1s"}, 2, "--max-hold must be at least 0s"},
+		{"a blink of a lost node", nil, []string{"serve", "--node-lost-after=1ms"}, 2, "--node-lost-after must be at least 1s"},
+		{"reads without a pause", nil, []string{"serve", "--workflow-read-interval=0"}, 2, "--workflow-read-interval must be at least 100ms"},
+		{"a resync all the time", nil, []string{"serve", "--resync=1s"}, 2, "--resync must be at least 10s"},
 		{"all interfaces", nil, []string{"serve", "--grpc-address=:2748"}, 2, "--danger-listen-without-authentication"},
 		{"an address without a port", nil, []string{"serve", "--http-address=127.0.0.1"}, 2, "--http-address"},
 		{"a wrong value in the environment", []string{"FINALIZERD_MIN_AGE=soon"}, []string{"serve"}, 2, "FINALIZERD_MIN_AGE"},
@@ -86,6 +96,13 @@ func TestWrongUseAndFailuresAreOneSentence(t *testing.T) {
 		{"a context that is not there", nil, []string{"serve", "--kubeconfig=" + good, "--context=nope"}, 1, "nope"},
 		{"an unreachable cluster", []string{"KUBECONFIG=" + kubeconfig(t, closed)}, []string{"serve"}, 1, "start the API server"},
 		{"a port in use", nil, []string{"serve", "--kubeconfig=" + good, "--grpc-address=" + taken.Addr().String()}, 1, "choose another with --grpc-address"},
+		{"a wrong output of pods", nil, []string{"pods", "-o", "xml"}, 2, "--output must be table or json"},
+		{"a workflow without a namespace", nil, []string{"pods", "--workflow=w"}, 2, "--workflow needs --namespace"},
+		{"an unknown reason", nil, []string{"release-all", "--reason=BORED"}, 2, "--reason must be one of ASSERTED, ATTEMPT_SUPERSEDED"},
+		{"contradicting transports", nil, []string{"pods", "--insecure", "--tls"}, 2, "--insecure excludes"},
+		{"a wrong transport in the environment", []string{"FINALIZERD_TLS=maybe"}, []string{"pods"}, 2, "FINALIZERD_TLS"},
+		{"a token that must not leave in plaintext", nil, []string{"release-all", "--insecure", "--target=10.0.0.1:2748", "--token-file=main.go"}, 2, "must not go"},
+		{"a service that is not there", nil, []string{"pods", "--target=127.0.0.1:1"}, 1, "correct --target"},
 		{"a wrong output of version", nil, []string{"version", "-o", "xml"}, 2, "--output must be text or json"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -120,6 +137,8 @@ func TestHelpNamesEachVariable(t *testing.T) {
 		"FINALIZERD_DANGER_LISTEN_WITHOUT_AUTHENTICATION", "FINALIZERD_FINALIZER", "FINALIZERD_INSTANCEID", "FINALIZERD_MAX_WAITERS",
 		"FINALIZERD_MAX_WRITES_IN_FLIGHT", "FINALIZERD_DEFAULT_DEADLINE", "FINALIZERD_SHUTDOWN_TIMEOUT", "FINALIZERD_REQUEST_MEMORY",
 		"FINALIZERD_LOG_FORMAT", "FINALIZERD_LOG_LEVEL", "FINALIZERD_MIN_AGE", "FINALIZERD_CLOCK_TOLERANCE", "FINALIZERD_DRAIN_DELAY",
+		"FINALIZERD_NAMESPACES", "FINALIZERD_RECONCILE", "FINALIZERD_CAPTURE_GRACE", "FINALIZERD_HIDDEN_AFTER", "FINALIZERD_NODE_LOST_AFTER",
+		"FINALIZERD_MAX_HOLD", "FINALIZERD_UNOWNED", "FINALIZERD_RECONCILE_WORKERS", "FINALIZERD_WORKFLOW_READ_INTERVAL", "FINALIZERD_RESYNC",
 	} {
 		if !strings.Contains(stdout, "["+want+"]") {
 			t.Errorf("the help lacks %s", want)
@@ -132,7 +151,7 @@ func TestHelpNamesEachVariable(t *testing.T) {
 
 func TestFlagBeatsVariableBeatsDefault(t *testing.T) {
 	env := []string{
-		"FINALIZERD_MIN_AGE=7s", "FINALIZERD_LOG_LEVEL=debug", "FINALIZERD_INSTANCEID=",
+		"FINALIZERD_MIN_AGE=7s", "FINALIZERD_LOG_LEVEL=debug", "FINALIZERD_INSTANCEID=", "FINALIZERD_NAMESPACES=argo,team-a",
 		// Set by Kubernetes beside a Service named finalizerd.
 		"FINALIZERD_SERVICE_HOST=10.0.0.1", "FINALIZERD_SERVICE_PORT=2748", "FINALIZERD_SERVICE_PORT_GRPC=2748",
 		"FINALIZERD_PORT=tcp://10.0.0.1:2748", "FINALIZERD_PORT_2748_TCP=tcp://10.0.0.1:2748", "FINALIZERD_PORT_2748_TCP_ADDR=10.0.0.1",
@@ -145,7 +164,9 @@ func TestFlagBeatsVariableBeatsDefault(t *testing.T) {
 	if err := applyEnv(cmd.Flags(), env); err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"log-level": "warn", "min-age": "7s", "clock-tolerance": "5s", "instanceid": ""} {
+	for flag, want := range map[string]string{"log-level": "warn", "min-age": "7s", "clock-tolerance": "5s", "instanceid": "",
+		"reconcile": "on", "capture-grace": "10s", "hidden-after": "15s", "node-lost-after": "5m0s", "max-hold": "0s", "unowned": "report",
+		"workflow-read-interval": "3s", "resync": "10m0s", "namespaces": "[argo,team-a]"} {
 		if got := cmd.Flags().Lookup(flag).Value.String(); got != want {
 			t.Errorf("--%s is %s, want %s", flag, got, want)
 		}

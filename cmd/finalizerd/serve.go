@@ -25,6 +25,7 @@ type serveFlags struct {
 	config              server.Config
 	kubeconfig, context string
 	logFormat, logLevel string
+	reconcile, unowned  string
 }
 
 func newServe(environ []string) *cobra.Command {
@@ -62,8 +63,8 @@ func (f *serveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.AllowUnauthenticated, "danger-listen-without-authentication", false, "allow addresses that are not loopback, although callers are not authenticated: whoever reaches them can delete pods")
 	flags.StringVar(&c.Policy.Finalizer, "finalizer", c.Policy.Finalizer, "the finalizer that the service owns")
 	flags.StringVar(&c.Policy.InstanceID, "instanceid", c.Policy.InstanceID, "instance id of the workflow controller; empty: the default instance")
-	flags.DurationVar(&c.Policy.MinAge, "min-age", c.Policy.MinAge, "age below which a pod is never taken for abandoned")
-	flags.DurationVar(&c.Policy.ClockTolerance, "clock-tolerance", c.Policy.ClockTolerance, "most that the clocks of API server, controller and nodes may differ")
+	flags.StringSliceVar(&c.Namespaces, "namespaces", nil, "comma-separated `list` of the only namespaces that are watched and served; empty: all")
+	f.registerReconcile(flags)
 	flags.IntVar(&c.MaxWaiters, "max-waiters", c.MaxWaiters, "callers that may wait for one workflow; more get WORKFLOW_BUSY")
 	flags.IntVar(&c.MaxWritesInFlight, "max-writes-in-flight", c.MaxWritesInFlight, "ceiling of the adaptive limit on concurrent writes, at least 2")
 	flags.DurationVar(&c.RequestMemory, "request-memory", c.RequestMemory, "how long the answer of a request_id is kept, at least 10m")
@@ -72,6 +73,22 @@ func (f *serveFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", c.ShutdownTimeout, "most time for calls under way at shutdown, after the drain delay")
 	flags.StringVar(&f.logFormat, "log-format", "json", "json or text")
 	flags.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug logs reads too")
+}
+
+// registerReconcile is about what is released without any call.
+func (f *serveFlags) registerReconcile(flags *pflag.FlagSet) {
+	c, p := &f.config, &f.config.Policy
+	flags.StringVar(&f.reconcile, "reconcile", c.Reconcile.String(), "on: release what nobody waits for any more; report: find it, tell it in lists and metrics, and write nothing; off: act on calls alone")
+	flags.DurationVar(&p.MinAge, "min-age", p.MinAge, "age below which a pod is never taken for abandoned")
+	flags.DurationVar(&p.ClockTolerance, "clock-tolerance", p.ClockTolerance, "most that the clocks of API server, controller and nodes may differ")
+	flags.DurationVar(&p.CaptureGrace, "capture-grace", p.CaptureGrace, "time after a result is stored in which its pod, if nobody deletes it, is left to the controller's own release")
+	flags.DurationVar(&p.HiddenAfter, "hidden-after", p.HiddenAfter, "time that a pod may be labelled completed before its result is stored; then the label, which hides it from the controller, is taken back")
+	flags.DurationVar(&p.NodeLost, "node-lost-after", p.NodeLost, "time that the cluster node of a terminating pod may be NotReady before the pod is given up; a node that is gone: at once")
+	flags.DurationVar(&p.MaxHold, "max-hold", p.MaxHold, "time after its deletion at which a terminating pod is released although its result is not stored; 0: never, holding is the promise")
+	flags.StringVar(&f.unowned, "unowned", "report", "what becomes of held pods without a controller owner: report or release")
+	flags.IntVar(&c.ReconcileWorkers, "reconcile-workers", c.ReconcileWorkers, "workflows that are reconciled at a time")
+	flags.DurationVar(&c.ReadInterval, "workflow-read-interval", c.ReadInterval, "least time between two reads of one workflow, however many of its pods are held")
+	flags.DurationVar(&c.Resync, "resync", c.Resync, "time after which every held pod is looked at again although nothing has changed")
 }
 
 // check refuses values with a sentence that names the flag.
@@ -83,10 +100,19 @@ func (f *serveFlags) check() error {
 	if msgs := validation.IsValidLabelValue(c.Policy.InstanceID); len(msgs) > 0 {
 		return fmt.Errorf("--instanceid must be a label value, got %q", c.Policy.InstanceID)
 	}
+	if err := f.checkReconcile(); err != nil {
+		return err
+	}
 	for _, d := range []struct {
 		flag       string
 		value, min time.Duration
 	}{
+		{"capture-grace", c.Policy.CaptureGrace, 0},
+		{"hidden-after", c.Policy.HiddenAfter, 0},
+		{"node-lost-after", c.Policy.NodeLost, time.Second},
+		{"max-hold", c.Policy.MaxHold, 0},
+		{"workflow-read-interval", c.ReadInterval, 100 * time.Millisecond},
+		{"resync", c.Resync, 10 * time.Second},
 		{"min-age", c.Policy.MinAge, 0},
 		{"clock-tolerance", c.Policy.ClockTolerance, 0},
 		{"request-memory", c.RequestMemory, 10 * time.Minute},
@@ -112,6 +138,30 @@ func (f *serveFlags) check() error {
 	}
 	_, err := f.logger(io.Discard)
 	return err
+}
+
+func (f *serveFlags) checkReconcile() error {
+	c := &f.config
+	for _, ns := range c.Namespaces {
+		if msgs := validation.IsDNS1123Label(ns); len(msgs) > 0 {
+			return fmt.Errorf("--namespaces must be a comma-separated list of namespaces, got %q in it", ns)
+		}
+	}
+	mode, err := server.ParseReconcileMode(f.reconcile)
+	if err != nil {
+		return fmt.Errorf("--reconcile must be off, report or on, got %q", f.reconcile)
+	}
+	c.Reconcile = mode
+	switch f.unowned {
+	case "report", "release":
+		c.Policy.ReleaseUnowned = f.unowned == "release"
+	default:
+		return fmt.Errorf("--unowned must be report or release, got %q", f.unowned)
+	}
+	if c.ReconcileWorkers < 1 {
+		return fmt.Errorf("--reconcile-workers must be at least 1, got %d", c.ReconcileWorkers)
+	}
+	return nil
 }
 
 func (f *serveFlags) logger(w io.Writer) (*slog.Logger, error) {

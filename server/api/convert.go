@@ -115,6 +115,8 @@ func pod(v finalizer.View, fin string) *pb.Pod {
 		Explanation: v.Explanation,
 		Completed:   p.Completed,
 		CreateTime:  timestamp(p.CreatedAt),
+		SinceTime:   timestamp(v.Since),
+		ReleaseTime: timestamp(v.ReleaseAt),
 	}
 	if p.Owner.IsWorkflow() {
 		out.Workflow, out.WorkflowUid = p.Owner.Name, string(p.Owner.UID)

@@ -74,6 +74,8 @@ func Table() []Row {
 			"the pod's controller is not an Argo Workflow"},
 		{kinds(finalizer.KindOtherInstance), codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_OTHER_INSTANCE, 400, 0,
 			"the pod belongs to a controller with another instance id"},
+		{kinds(finalizer.KindNotServed), codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NAMESPACE_NOT_SERVED, 400, 0,
+			"the service was started for other namespaces"},
 		{kinds(finalizer.KindBlocked), codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_BLOCKED_BY_ADMISSION, 400, 0,
 			"admission refuses the write"},
 		{kinds(finalizer.KindRequestIDReused), codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_REQUEST_ID_REUSED, 400, 0,
@@ -173,7 +175,7 @@ func fromFault(e *finalizer.Error) *status.Status {
 	put("pod", e.Pod.Name)
 	put("pod_uid", string(e.Pod.UID))
 	if e.Kind == finalizer.KindNotCaptured {
-		put("hold_reason", strings.TrimPrefix(holdReason(e.Reason).String(), "HOLD_REASON_"))
+		put("hold_reason", e.Reason.String())
 	}
 	if e.Kind == finalizer.KindOtherInstance {
 		meta["instance_id"] = e.InstanceID // empty: the default instance

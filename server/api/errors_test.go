@@ -40,7 +40,9 @@ func constants(t *testing.T, file, typ string) []string {
 		}
 		for _, spec := range block.Specs {
 			for _, name := range spec.(*ast.ValueSpec).Names {
-				names = append(names, name.Name)
+				if name.IsExported() { // not the one that only marks the end
+					names = append(names, name.Name)
+				}
 			}
 		}
 	}
@@ -104,7 +106,12 @@ func TestOutcomesAndReasonsHaveTheNumbersOfTheProto(t *testing.T) {
 		}
 	}
 	check(constants(t, "outcome.go", "Outcome"), "Outcome", "OUTCOME_", pb.Outcome_name)
-	check(constants(t, "outcome.go", "Reason"), "Reason", "HOLD_REASON_", pb.HoldReason_name)
+	check(constants(t, "reason.go", "Reason"), "Reason", "HOLD_REASON_", pb.HoldReason_name)
+	for i, r := range finalizer.Reasons() {
+		if want := strings.TrimPrefix(pb.HoldReason(r).String(), "HOLD_REASON_"); int(r) != i+1 || r.String() != want {
+			t.Errorf("reason %d is spelt %s, and %s in the proto", r, r, want)
+		}
+	}
 	check(constants(t, "requests.go", "Until"), "Until", "WATCH_UNTIL_", map[int32]string{0: "WATCH_UNTIL_FOREVER", 1: "WATCH_UNTIL_RELEASED", 2: "WATCH_UNTIL_GONE"})
 }
 
@@ -133,6 +140,10 @@ func TestStatusOf(t *testing.T) {
 		"the default instance is told by an empty id": {
 			err:  &finalizer.Error{Kind: finalizer.KindOtherInstance, Message: "m", Pod: pod},
 			code: codes.FailedPrecondition, reason: "OTHER_INSTANCE", meta: podMeta("instance_id", ""), message: "m",
+		},
+		"a namespace of another service": {
+			err:  &finalizer.Error{Kind: finalizer.KindNotServed, Message: "m"},
+			code: codes.FailedPrecondition, reason: "NAMESPACE_NOT_SERVED", message: "m",
 		},
 		"B13 blocked by admission names field and webhook": {
 			err:  &finalizer.Error{Kind: finalizer.KindBlocked, Message: "m", Pod: pod, Field: "spec.image", Webhook: "w.example.com"},

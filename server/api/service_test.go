@@ -133,6 +133,7 @@ func TestPodAsTheServiceSeesIt(t *testing.T) {
 			CreatedAt: created, DeletedAt: created.Add(90 * time.Second), GraceSeconds: 30,
 		},
 		Held: true, Releasable: true, Reason: finalizer.ReasonCaptured, Explanation: "because",
+		Since: created.Add(time.Second), ReleaseAt: created.Add(time.Hour),
 	}}
 	got, err := service(core).GetPod(t.Context(), &pb.GetPodRequest{Namespace: "argo", Pod: "p"})
 	if err != nil {
@@ -142,9 +143,15 @@ func TestPodAsTheServiceSeesIt(t *testing.T) {
 		Namespace: "argo", Name: "p", Uid: "u", Workflow: "w", WorkflowUid: "wu", NodeId: "n", Held: true, Releasable: true,
 		HoldReason: pb.HoldReason_HOLD_REASON_CAPTURED, Explanation: "because", ForeignFinalizers: []string{"a/b", "c/d"},
 		Completed: true, CreateTime: timestamppb.New(created), DeleteTime: timestamppb.New(created.Add(time.Minute)),
+		SinceTime: timestamppb.New(created.Add(time.Second)), ReleaseTime: timestamppb.New(created.Add(time.Hour)),
 	}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	core.view.Since, core.view.ReleaseAt = time.Time{}, time.Time{}
+	if got, err = service(core).GetPod(t.Context(), &pb.GetPodRequest{Namespace: "argo", Pod: "p"}); err != nil ||
+		got.GetPod().GetSinceTime() != nil || got.GetPod().GetReleaseTime() != nil {
+		t.Errorf("times that are not known: %v, error %v", got, err)
 	}
 	core.view.Pod.Owner.Kind = "Job"
 	if got, err = service(core).GetPod(t.Context(), &pb.GetPodRequest{Namespace: "argo", Pod: "p"}); err != nil || got.GetPod().GetWorkflow() != "" {

@@ -239,8 +239,9 @@ type ReleasePodRequest struct {
 	// OPTIONAL. True: in the same write set the label
 	// workflows.argoproj.io/completed=true.
 	MarkCompleted bool `protobuf:"varint,5,opt,name=mark_completed,json=markCompleted,proto3" json:"mark_completed,omitempty"`
-	// OPTIONAL. True: release although the result is not captured. Written to the
-	// audit log. False: refuse such a pod.
+	// OPTIONAL. True: release although the result is not captured, and also a pod
+	// that FIN holds and no controller owns. Written to the audit log. False:
+	// refuse such a pod.
 	Force bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
 	// OPTIONAL. True: say what would happen and write nothing.
 	ValidateOnly  bool `protobuf:"varint,7,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
@@ -893,7 +894,7 @@ type ListPodsRequest struct {
 	// OPTIONAL. Name of a workflow; needs `namespace`. Empty: pods of all.
 	Workflow string `protobuf:"bytes,2,opt,name=workflow,proto3" json:"workflow,omitempty"`
 	// OPTIONAL. Only pods held for this reason. Unspecified: any reason. A filter
-	// costs one read of each workflow that the page looks at.
+	// costs nothing for pods that the reconciler knows.
 	Reason HoldReason `protobuf:"varint,3,opt,name=reason,proto3,enum=finalizer.v1.HoldReason" json:"reason,omitempty"`
 	// OPTIONAL. Most pods in one answer, 0 to 1000. 0: 100. Higher values are
 	// lowered to 1000, negative ones refused.

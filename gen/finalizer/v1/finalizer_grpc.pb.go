@@ -65,12 +65,15 @@ type FinalizerServiceClient interface {
 	//
 	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); FAILED_PRECONDITION
 	// (POD_REPLACED, POD_TERMINATING, POD_COMPLETED, NOT_A_WORKFLOW_POD,
-	// OTHER_INSTANCE, BLOCKED_BY_ADMISSION); RESOURCE_EXHAUSTED (WORKFLOW_BUSY);
-	// UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
+	// OTHER_INSTANCE, NAMESPACE_NOT_SERVED, BLOCKED_BY_ADMISSION);
+	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	AddFinalizer(ctx context.Context, in *AddFinalizerRequest, opts ...grpc.CallOption) (*AddFinalizerResponse, error)
 	// ReleasePod takes FIN off one pod and nothing else. Without `captured` the
 	// service itself verifies from the stored Workflow that the result of the pod
-	// is persisted, and refuses with POD_NOT_CAPTURED when it is not.
+	// is persisted, and refuses with POD_NOT_CAPTURED when it is not. With `force`
+	// it also releases a held pod that has no controller owner at all, which
+	// nobody else would.
 	//
 	// Idempotent: a pod that is gone or that carries no FIN is OK, and the
 	// outcome says which. Exactly one write and no read when `captured` is set.
@@ -79,8 +82,9 @@ type FinalizerServiceClient interface {
 	//
 	// Codes: INVALID_ARGUMENT (also for `captured` without `pod_uid`);
 	// FAILED_PRECONDITION (POD_REPLACED, POD_NOT_CAPTURED, NOT_A_WORKFLOW_POD,
-	// OTHER_INSTANCE, BLOCKED_BY_ADMISSION); RESOURCE_EXHAUSTED (WORKFLOW_BUSY);
-	// UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
+	// OTHER_INSTANCE, NAMESPACE_NOT_SERVED, BLOCKED_BY_ADMISSION);
+	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	ReleasePod(ctx context.Context, in *ReleasePodRequest, opts ...grpc.CallOption) (*ReleasePodResponse, error)
 	// DeleteWorkflowPods deletes pods of one workflow and releases them: first
 	// DELETE with the UID as precondition, then the release, so that a crash in
@@ -96,9 +100,10 @@ type FinalizerServiceClient interface {
 	//
 	// Caller: Argo Server on retry; people.
 	//
-	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (REQUEST_ID_REUSED);
-	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; DEADLINE_EXCEEDED when the
-	// deadline passes before the work begins; INTERNAL (SERVICE_FORBIDDEN).
+	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (REQUEST_ID_REUSED,
+	// NAMESPACE_NOT_SERVED); RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE;
+	// DEADLINE_EXCEEDED when the deadline passes before the work begins; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	DeleteWorkflowPods(ctx context.Context, in *DeleteWorkflowPodsRequest, opts ...grpc.CallOption) (*DeleteWorkflowPodsResponse, error)
 	// ReleaseWorkflowPods takes FIN off pods of one workflow in one call and
 	// deletes nothing. Order, idempotence and outcomes are those of
@@ -109,21 +114,27 @@ type FinalizerServiceClient interface {
 	// Codes: as DeleteWorkflowPods.
 	ReleaseWorkflowPods(ctx context.Context, in *ReleaseWorkflowPodsRequest, opts ...grpc.CallOption) (*ReleaseWorkflowPodsResponse, error)
 	// GetPod tells one pod as the service sees it: held or not, by which
-	// finalizers, why and since when. It reads and never writes.
+	// finalizers, why and since when, and when the service releases it by itself.
+	// It reads live and never writes.
 	//
 	// Caller: anyone.
 	//
-	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); UNAVAILABLE; INTERNAL
-	// (SERVICE_FORBIDDEN).
+	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); FAILED_PRECONDITION
+	// (NAMESPACE_NOT_SERVED); UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
 	GetPod(ctx context.Context, in *GetPodRequest, opts ...grpc.CallOption) (*GetPodResponse, error)
 	// ListPods pages through the held pods of one namespace or of all, in the
 	// order of namespace and name. A pod that is held during the whole walk is
 	// listed exactly once, whatever comes and goes meanwhile.
 	//
+	// Each pod comes with its reason. For what the reconciler has looked at, which
+	// is all but the newest pods, it is the one found last and costs nothing; of
+	// the others, and of all with --reconcile=off, each workflow on the page is
+	// read once.
+	//
 	// Caller: anyone.
 	//
 	// Codes: INVALID_ARGUMENT (also for a page token of another query);
-	// UNAVAILABLE (NOT_SYNCED).
+	// FAILED_PRECONDITION (NAMESPACE_NOT_SERVED); UNAVAILABLE (NOT_SYNCED).
 	ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsResponse, error)
 	// WatchWorkflowPods streams the pods of one workflow and how far the work on
 	// them is. The first message holds all pods known at the start and has
@@ -136,7 +147,8 @@ type FinalizerServiceClient interface {
 	//
 	// Caller: anyone.
 	//
-	// Codes: INVALID_ARGUMENT; UNAVAILABLE (NOT_SYNCED, and at shutdown).
+	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (NAMESPACE_NOT_SERVED);
+	// UNAVAILABLE (NOT_SYNCED, and at shutdown).
 	WatchWorkflowPods(ctx context.Context, in *WatchWorkflowPodsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkflowPodsResponse], error)
 }
 
@@ -245,12 +257,15 @@ type FinalizerServiceServer interface {
 	//
 	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); FAILED_PRECONDITION
 	// (POD_REPLACED, POD_TERMINATING, POD_COMPLETED, NOT_A_WORKFLOW_POD,
-	// OTHER_INSTANCE, BLOCKED_BY_ADMISSION); RESOURCE_EXHAUSTED (WORKFLOW_BUSY);
-	// UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
+	// OTHER_INSTANCE, NAMESPACE_NOT_SERVED, BLOCKED_BY_ADMISSION);
+	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	AddFinalizer(context.Context, *AddFinalizerRequest) (*AddFinalizerResponse, error)
 	// ReleasePod takes FIN off one pod and nothing else. Without `captured` the
 	// service itself verifies from the stored Workflow that the result of the pod
-	// is persisted, and refuses with POD_NOT_CAPTURED when it is not.
+	// is persisted, and refuses with POD_NOT_CAPTURED when it is not. With `force`
+	// it also releases a held pod that has no controller owner at all, which
+	// nobody else would.
 	//
 	// Idempotent: a pod that is gone or that carries no FIN is OK, and the
 	// outcome says which. Exactly one write and no read when `captured` is set.
@@ -259,8 +274,9 @@ type FinalizerServiceServer interface {
 	//
 	// Codes: INVALID_ARGUMENT (also for `captured` without `pod_uid`);
 	// FAILED_PRECONDITION (POD_REPLACED, POD_NOT_CAPTURED, NOT_A_WORKFLOW_POD,
-	// OTHER_INSTANCE, BLOCKED_BY_ADMISSION); RESOURCE_EXHAUSTED (WORKFLOW_BUSY);
-	// UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
+	// OTHER_INSTANCE, NAMESPACE_NOT_SERVED, BLOCKED_BY_ADMISSION);
+	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	ReleasePod(context.Context, *ReleasePodRequest) (*ReleasePodResponse, error)
 	// DeleteWorkflowPods deletes pods of one workflow and releases them: first
 	// DELETE with the UID as precondition, then the release, so that a crash in
@@ -276,9 +292,10 @@ type FinalizerServiceServer interface {
 	//
 	// Caller: Argo Server on retry; people.
 	//
-	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (REQUEST_ID_REUSED);
-	// RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE; DEADLINE_EXCEEDED when the
-	// deadline passes before the work begins; INTERNAL (SERVICE_FORBIDDEN).
+	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (REQUEST_ID_REUSED,
+	// NAMESPACE_NOT_SERVED); RESOURCE_EXHAUSTED (WORKFLOW_BUSY); UNAVAILABLE;
+	// DEADLINE_EXCEEDED when the deadline passes before the work begins; INTERNAL
+	// (SERVICE_FORBIDDEN).
 	DeleteWorkflowPods(context.Context, *DeleteWorkflowPodsRequest) (*DeleteWorkflowPodsResponse, error)
 	// ReleaseWorkflowPods takes FIN off pods of one workflow in one call and
 	// deletes nothing. Order, idempotence and outcomes are those of
@@ -289,21 +306,27 @@ type FinalizerServiceServer interface {
 	// Codes: as DeleteWorkflowPods.
 	ReleaseWorkflowPods(context.Context, *ReleaseWorkflowPodsRequest) (*ReleaseWorkflowPodsResponse, error)
 	// GetPod tells one pod as the service sees it: held or not, by which
-	// finalizers, why and since when. It reads and never writes.
+	// finalizers, why and since when, and when the service releases it by itself.
+	// It reads live and never writes.
 	//
 	// Caller: anyone.
 	//
-	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); UNAVAILABLE; INTERNAL
-	// (SERVICE_FORBIDDEN).
+	// Codes: INVALID_ARGUMENT; NOT_FOUND (POD_NOT_FOUND); FAILED_PRECONDITION
+	// (NAMESPACE_NOT_SERVED); UNAVAILABLE; INTERNAL (SERVICE_FORBIDDEN).
 	GetPod(context.Context, *GetPodRequest) (*GetPodResponse, error)
 	// ListPods pages through the held pods of one namespace or of all, in the
 	// order of namespace and name. A pod that is held during the whole walk is
 	// listed exactly once, whatever comes and goes meanwhile.
 	//
+	// Each pod comes with its reason. For what the reconciler has looked at, which
+	// is all but the newest pods, it is the one found last and costs nothing; of
+	// the others, and of all with --reconcile=off, each workflow on the page is
+	// read once.
+	//
 	// Caller: anyone.
 	//
 	// Codes: INVALID_ARGUMENT (also for a page token of another query);
-	// UNAVAILABLE (NOT_SYNCED).
+	// FAILED_PRECONDITION (NAMESPACE_NOT_SERVED); UNAVAILABLE (NOT_SYNCED).
 	ListPods(context.Context, *ListPodsRequest) (*ListPodsResponse, error)
 	// WatchWorkflowPods streams the pods of one workflow and how far the work on
 	// them is. The first message holds all pods known at the start and has
@@ -316,7 +339,8 @@ type FinalizerServiceServer interface {
 	//
 	// Caller: anyone.
 	//
-	// Codes: INVALID_ARGUMENT; UNAVAILABLE (NOT_SYNCED, and at shutdown).
+	// Codes: INVALID_ARGUMENT; FAILED_PRECONDITION (NAMESPACE_NOT_SERVED);
+	// UNAVAILABLE (NOT_SYNCED, and at shutdown).
 	WatchWorkflowPods(*WatchWorkflowPodsRequest, grpc.ServerStreamingServer[WatchWorkflowPodsResponse]) error
 	mustEmbedUnimplementedFinalizerServiceServer()
 }

@@ -124,7 +124,9 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_finalizer_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
-// HoldReason says why a pod may be released, or why it is kept.
+// HoldReason says why a pod may be released, or why it is kept. "By itself" is
+// what the reconciler does without any call; its thresholds are flags of the
+// service, and the values here are their defaults.
 type HoldReason int32
 
 const (
@@ -135,30 +137,53 @@ const (
 	// Kept: the stored Workflow could not be read, parsed, or has its node status
 	// offloaded, so nothing is known of the capture.
 	HoldReason_HOLD_REASON_CAPTURE_UNKNOWN HoldReason = 2
-	// Releasable: the result is in the stored Workflow.
+	// Releasable: the result is in the stored Workflow. By itself at once when the
+	// pod is terminating, otherwise 10 s later.
 	HoldReason_HOLD_REASON_CAPTURED HoldReason = 3
 	// Releasable: the caller asserted the capture of this UID.
 	HoldReason_HOLD_REASON_ASSERTED HoldReason = 4
-	// Releasable: no container of the pod ever ran.
+	// Releasable: no container of the pod ever ran. By itself when the pod is
+	// terminating.
 	HoldReason_HOLD_REASON_NEVER_STARTED HoldReason = 5
-	// Releasable: the owner UID is gone, proven by a live read.
+	// Releasable: the owner UID is gone, proven by a live read. By itself when the
+	// pod is older than 30 s.
 	HoldReason_HOLD_REASON_ORPHANED HoldReason = 6
-	// Releasable: the owning Workflow is being deleted.
+	// Releasable, and released by itself: the owning Workflow is being deleted.
 	HoldReason_HOLD_REASON_WORKFLOW_DELETING HoldReason = 7
-	// Releasable: the namespace is being deleted.
+	// Releasable, and released by itself: the namespace is being deleted.
 	HoldReason_HOLD_REASON_NAMESPACE_TERMINATING HoldReason = 8
-	// Releasable: the pod is terminating and its node is no longer in the stored
-	// Workflow: a retry removed it.
+	// Releasable, and released by itself: the pod is terminating, is older than
+	// 30 s, and its node is no longer in the stored Workflow: a retry removed it.
 	HoldReason_HOLD_REASON_NODE_REMOVED HoldReason = 9
-	// Releasable: the pod is terminating and its node in the stored Workflow
-	// belongs to a newer attempt.
+	// Releasable, and released by itself: the pod is terminating and its node in
+	// the stored Workflow belongs to a newer attempt, which needs the name.
 	HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED HoldReason = 10
-	// Releasable: the pod has finished and its Workflow has completed.
+	// Releasable: the pod has finished, its Workflow has completed, and the label
+	// workflows.argoproj.io/completed is not "true". By itself when the pod is
+	// older than 30 s: labelled and released in one write.
 	HoldReason_HOLD_REASON_WORKFLOW_COMPLETED HoldReason = 11
 	// Acted upon because the caller set `force`.
 	HoldReason_HOLD_REASON_FORCED HoldReason = 12
-	// Kept: the pod has no controller owner.
+	// Kept: the pod has no controller owner. Released with `force`, or by itself
+	// with --unowned=release.
 	HoldReason_HOLD_REASON_UNOWNED HoldReason = 13
+	// Releasable, and released by itself: the label
+	// workflows.argoproj.io/completed is "true", and the result is stored or the
+	// Workflow has completed.
+	HoldReason_HOLD_REASON_COMPLETED HoldReason = 14
+	// Kept: the pod was labelled completed before its result was stored. Its
+	// controller cannot see it and the Workflow hangs. After 15 s the label is
+	// taken back by itself, and FIN is put on again unless the pod is terminating.
+	HoldReason_HOLD_REASON_HIDDEN HoldReason = 15
+	// The pod is terminating and has not ended, and its cluster node is gone, or
+	// NotReady. By itself at once when the node is gone, otherwise after 5 min.
+	HoldReason_HOLD_REASON_NODE_LOST HoldReason = 16
+	// Released by itself although the result may not be stored: the pod was
+	// terminating for longer than --max-hold. Counted as forced. Off by default.
+	HoldReason_HOLD_REASON_MAX_HOLD HoldReason = 17
+	// Kept: the pod belongs to a controller with another instance id, whose own
+	// finalizerd releases it.
+	HoldReason_HOLD_REASON_OTHER_INSTANCE HoldReason = 18
 )
 
 // Enum value maps for HoldReason.
@@ -178,6 +203,11 @@ var (
 		11: "HOLD_REASON_WORKFLOW_COMPLETED",
 		12: "HOLD_REASON_FORCED",
 		13: "HOLD_REASON_UNOWNED",
+		14: "HOLD_REASON_COMPLETED",
+		15: "HOLD_REASON_HIDDEN",
+		16: "HOLD_REASON_NODE_LOST",
+		17: "HOLD_REASON_MAX_HOLD",
+		18: "HOLD_REASON_OTHER_INSTANCE",
 	}
 	HoldReason_value = map[string]int32{
 		"HOLD_REASON_UNSPECIFIED":           0,
@@ -194,6 +224,11 @@ var (
 		"HOLD_REASON_WORKFLOW_COMPLETED":    11,
 		"HOLD_REASON_FORCED":                12,
 		"HOLD_REASON_UNOWNED":               13,
+		"HOLD_REASON_COMPLETED":             14,
+		"HOLD_REASON_HIDDEN":                15,
+		"HOLD_REASON_NODE_LOST":             16,
+		"HOLD_REASON_MAX_HOLD":              17,
+		"HOLD_REASON_OTHER_INSTANCE":        18,
 	}
 )
 
@@ -287,6 +322,9 @@ const (
 	// UNAVAILABLE, with RetryInfo. The service is stopping; another replica, or
 	// this one after its restart, answers.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 24
+	// FAILED_PRECONDITION. The namespace is not among those that this service was
+	// started for with --namespaces.
+	ErrorReason_ERROR_REASON_NAMESPACE_NOT_SERVED ErrorReason = 25
 )
 
 // Enum value maps for ErrorReason.
@@ -317,6 +355,7 @@ var (
 		22: "ERROR_REASON_UNKNOWN_METHOD",
 		23: "ERROR_REASON_REQUEST_TOO_LARGE",
 		24: "ERROR_REASON_SHUTTING_DOWN",
+		25: "ERROR_REASON_NAMESPACE_NOT_SERVED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":          0,
@@ -344,6 +383,7 @@ var (
 		"ERROR_REASON_UNKNOWN_METHOD":       22,
 		"ERROR_REASON_REQUEST_TOO_LARGE":    23,
 		"ERROR_REASON_SHUTTING_DOWN":        24,
+		"ERROR_REASON_NAMESPACE_NOT_SERVED": 25,
 	}
 )
 
@@ -708,7 +748,13 @@ type Pod struct {
 	// When the pod was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When the pod was asked to go. Unset: it was not.
-	DeleteTime    *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
+	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
+	// When `hold_reason` came to hold, as far as the objects tell, otherwise when
+	// this process first found it so. Unset: not known.
+	SinceTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	// When the service releases the pod by itself if nothing changes. Unset: no
+	// time is known, which for a releasable pod mostly means now.
+	ReleaseTime   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=release_time,json=releaseTime,proto3" json:"release_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -841,6 +887,20 @@ func (x *Pod) GetDeleteTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Pod) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+func (x *Pod) GetReleaseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReleaseTime
+	}
+	return nil
+}
+
 var File_finalizer_v1_types_proto protoreflect.FileDescriptor
 
 const file_finalizer_v1_types_proto_rawDesc = "" +
@@ -871,7 +931,7 @@ const file_finalizer_v1_types_proto_rawDesc = "" +
 	"\falready_done\x18\x05 \x01(\x05R\valreadyDone\x12!\n" +
 	"\fnot_captured\x18\x06 \x01(\x05R\vnotCaptured\x12\x18\n" +
 	"\askipped\x18\a \x01(\x05R\askipped\x12'\n" +
-	"\x0fneeds_attention\x18\b \x01(\x05R\x0eneedsAttention\"\xf9\x03\n" +
+	"\x0fneeds_attention\x18\b \x01(\x05R\x0eneedsAttention\"\xf3\x04\n" +
 	"\x03Pod\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -892,7 +952,10 @@ const file_finalizer_v1_types_proto_rawDesc = "" +
 	"\vcreate_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vdelete_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"deleteTime*\xe6\x02\n" +
+	"deleteTime\x129\n" +
+	"\n" +
+	"since_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\x12=\n" +
+	"\frelease_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vreleaseTime*\xe6\x02\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rOUTCOME_ADDED\x10\x01\x12\x18\n" +
@@ -908,7 +971,7 @@ const file_finalizer_v1_types_proto_rawDesc = "" +
 	"\x12\x18\n" +
 	"\x14OUTCOME_NOT_CAPTURED\x10\v\x12\x15\n" +
 	"\x11OUTCOME_NOT_FOUND\x10\f\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\r*\xb6\x03\n" +
+	"\x0eOUTCOME_FAILED\x10\r*\xbe\x04\n" +
 	"\n" +
 	"HoldReason\x12\x1b\n" +
 	"\x17HOLD_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
@@ -925,7 +988,12 @@ const file_finalizer_v1_types_proto_rawDesc = "" +
 	"\x12\"\n" +
 	"\x1eHOLD_REASON_WORKFLOW_COMPLETED\x10\v\x12\x16\n" +
 	"\x12HOLD_REASON_FORCED\x10\f\x12\x17\n" +
-	"\x13HOLD_REASON_UNOWNED\x10\r*\xc8\x06\n" +
+	"\x13HOLD_REASON_UNOWNED\x10\r\x12\x19\n" +
+	"\x15HOLD_REASON_COMPLETED\x10\x0e\x12\x16\n" +
+	"\x12HOLD_REASON_HIDDEN\x10\x0f\x12\x19\n" +
+	"\x15HOLD_REASON_NODE_LOST\x10\x10\x12\x18\n" +
+	"\x14HOLD_REASON_MAX_HOLD\x10\x11\x12\x1e\n" +
+	"\x1aHOLD_REASON_OTHER_INSTANCE\x10\x12*\xef\x06\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_INVALID_ARGUMENT\x10\x01\x12 \n" +
@@ -952,7 +1020,8 @@ const file_finalizer_v1_types_proto_rawDesc = "" +
 	"\x1eERROR_REASON_REQUEST_ID_REUSED\x10\x15\x12\x1f\n" +
 	"\x1bERROR_REASON_UNKNOWN_METHOD\x10\x16\x12\"\n" +
 	"\x1eERROR_REASON_REQUEST_TOO_LARGE\x10\x17\x12\x1e\n" +
-	"\x1aERROR_REASON_SHUTTING_DOWN\x10\x18B?Z=github.com/finalizerd/finalizerd/gen/finalizer/v1;finalizerv1b\x06proto3"
+	"\x1aERROR_REASON_SHUTTING_DOWN\x10\x18\x12%\n" +
+	"!ERROR_REASON_NAMESPACE_NOT_SERVED\x10\x19B?Z=github.com/finalizerd/finalizerd/gen/finalizer/v1;finalizerv1b\x06proto3"
 
 var (
 	file_finalizer_v1_types_proto_rawDescOnce sync.Once
@@ -985,11 +1054,13 @@ var file_finalizer_v1_types_proto_depIdxs = []int32{
 	1, // 3: finalizer.v1.Pod.hold_reason:type_name -> finalizer.v1.HoldReason
 	7, // 4: finalizer.v1.Pod.create_time:type_name -> google.protobuf.Timestamp
 	7, // 5: finalizer.v1.Pod.delete_time:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	7, // 6: finalizer.v1.Pod.since_time:type_name -> google.protobuf.Timestamp
+	7, // 7: finalizer.v1.Pod.release_time:type_name -> google.protobuf.Timestamp
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_finalizer_v1_types_proto_init() }
