@@ -21,7 +21,7 @@ import (
 // request is one request as the API server has logged it.
 type request struct {
 	verb, resource, subresource, namespace, name string
-	userAgent                                    string
+	uri, userAgent                               string
 	code                                         int32
 	received                                     time.Time
 }
@@ -47,10 +47,11 @@ type auditLog struct {
 
 // auditLine is the part of an audit.k8s.io/v1 Event that is read.
 type auditLine struct {
-	Stage     string `json:"stage"`
-	Verb      string `json:"verb"`
-	UserAgent string `json:"userAgent"`
-	ObjectRef *struct {
+	Stage      string `json:"stage"`
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	UserAgent  string `json:"userAgent"`
+	ObjectRef  *struct {
 		Resource, Namespace, Name, Subresource string
 	} `json:"objectRef"`
 	ResponseStatus *struct {
@@ -86,7 +87,7 @@ func (a *auditLog) read() error {
 		r := request{
 			verb: l.Verb, resource: l.ObjectRef.Resource, subresource: l.ObjectRef.Subresource,
 			namespace: l.ObjectRef.Namespace, name: l.ObjectRef.Name,
-			userAgent: l.UserAgent, received: l.Received.Time,
+			uri: l.RequestURI, userAgent: l.UserAgent, received: l.Received.Time,
 		}
 		if l.ResponseStatus != nil {
 			r.code = l.ResponseStatus.Code
@@ -114,13 +115,13 @@ func (a *auditLog) of(namespace string) ([]request, error) {
 // is written before the answer, and a request of our own marks the place.
 func (f *fixture) requests(userAgent string) []request {
 	f.t.Helper()
-	mark := fmt.Sprintf("mark-%d", suite.audit.marks.Add(1))
-	if _, err := suite.admin.CoreV1().Pods(f.ns).Get(f.ctx, mark, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	mark := fmt.Sprintf("mark-%d", f.plane.audit.marks.Add(1))
+	if _, err := f.plane.admin.CoreV1().Pods(f.ns).Get(f.ctx, mark, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		f.t.Fatalf("mark the audit log: %v", err)
 	}
 	var found []request
 	f.eventually("the mark is in the audit log", func() (bool, error) {
-		all, err := suite.audit.of(f.ns)
+		all, err := f.plane.audit.of(f.ns)
 		if err != nil {
 			return false, err
 		}

@@ -57,12 +57,13 @@ type process struct {
 	log        func() string
 }
 
-// startProcess returns once the process says where it listens.
+// startProcess returns once the process says where it listens. It acts on calls
+// alone unless the arguments say otherwise.
 func (f *fixture) startProcess(args ...string) *process {
 	f.t.Helper()
 	args = append([]string{
-		"serve", "--kubeconfig", filepath.Join(suite.dir, "kubeconfig"),
-		"--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+		"serve", "--kubeconfig", filepath.Join(f.plane.dir, "kubeconfig"),
+		"--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--reconcile=off",
 	}, args...)
 	p := &process{Cmd: exec.Command(suite.binary(f.t), args...)}
 	p.Env = cleanEnvironment()

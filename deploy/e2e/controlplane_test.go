@@ -22,6 +22,7 @@ var workflowResource = schema.GroupVersionResource{Group: "argoproj.io", Version
 
 // controlPlane is a running deploy/local.
 type controlPlane struct {
+	program   string
 	dir       string
 	config    *rest.Config // the administrator's
 	admin     kubernetes.Interface
@@ -50,9 +51,9 @@ func controlPlaneBinary(ctx context.Context, dir string) (string, error) {
 
 // startControlPlane starts the program and waits until it says that it is ready.
 // It ends when its standard input does, and so with this process at the latest.
-func startControlPlane(ctx context.Context, binary, dir string) (*controlPlane, error) {
+func startControlPlane(ctx context.Context, binary, dir string, args ...string) (*controlPlane, error) {
 	auditFile := filepath.Join(dir, "audit.jsonl")
-	command := exec.Command(binary, "up", "--dir", dir, "--audit-log", auditFile, "--die-with-stdin")
+	command := exec.Command(binary, append([]string{"up", "--dir", dir, "--audit-log", auditFile, "--die-with-stdin"}, args...)...)
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()
 	if err != nil {
@@ -74,7 +75,7 @@ func startControlPlane(ctx context.Context, binary, dir string) (*controlPlane, 
 		stop()
 		return nil, err
 	}
-	p := &controlPlane{dir: dir, audit: &auditLog{path: auditFile}, stop: stop}
+	p := &controlPlane{program: binary, dir: dir, audit: &auditLog{path: auditFile}, stop: stop}
 	if err := p.connect(kubeconfig); err != nil {
 		stop()
 		return nil, err

@@ -30,7 +30,10 @@ type daemonOptions struct {
 	instanceID string
 	minAge     time.Duration // 0: the default
 	maxWaiters int           // 0: the default
-	grpc, http string        // addresses; empty: any free port
+	reconcile  string        // "on" or "report"; empty: off, so that only calls act
+	namespaces []string      // nil: all
+	policy     func(*finalizer.Policy)
+	grpc, http string // addresses; empty: any free port
 }
 
 // daemon is a finalizerd in this process.
@@ -46,7 +49,7 @@ type daemon struct {
 // newDaemon starts a finalizerd for one test.
 func (f *fixture) newDaemon(o daemonOptions) *daemon {
 	f.t.Helper()
-	d, err := startDaemon(f.t.Context(), suite.controlPlane, o)
+	d, err := startDaemon(f.t.Context(), f.plane, o)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -61,9 +64,17 @@ func startDaemon(ctx context.Context, plane *controlPlane, o daemonOptions) (*da
 	policy := finalizer.DefaultPolicy()
 	policy.InstanceID = o.instanceID
 	policy.MinAge = cmp.Or(o.minAge, policy.MinAge)
+	if o.policy != nil {
+		o.policy(&policy)
+	}
+	mode, err := server.ParseReconcileMode(cmp.Or(o.reconcile, "off"))
+	if err != nil {
+		return nil, err
+	}
 	listening := make(chan server.Addresses, 1)
 	config := server.Config{
 		Kubernetes: cmp.Or(o.config, plane.config), Policy: policy, MaxWaiters: o.maxWaiters, UserAgent: d.userAgent,
+		Reconcile: mode, Namespaces: o.namespaces,
 		Frontend: server.Frontend{
 			Log:         slog.New(slog.DiscardHandler),
 			GRPCAddress: cmp.Or(o.grpc, "127.0.0.1:0"), HTTPAddress: cmp.Or(o.http, "127.0.0.1:0"),
@@ -113,7 +124,8 @@ func (d *daemon) doors() []door {
 func (f *fixture) waitReady(d *daemon) {
 	f.t.Helper()
 	f.eventually("finalizerd is ready", func() (bool, error) {
-		_, err := d.ListPods(f.ctx, &pb.ListPodsRequest{Namespace: f.ns})
+		// Of no workflow that there is: to give reasons could cost reads.
+		_, err := d.ListPods(f.ctx, &pb.ListPodsRequest{Namespace: f.ns, Workflow: "no-such-workflow"})
 		if status.Code(err) == codes.Unavailable {
 			return false, nil
 		}

@@ -6,7 +6,9 @@
 // detector sees it, from the build list that ships; the control plane is a
 // process of its own, made from deploy/local, so that Kubernetes is never
 // compiled with -race. One control plane serves all tests, each in a namespace
-// of its own, and goes with this process.
+// of its own, and goes with this process; tests that take the API server down or
+// away from it what others need start one of their own. A finalizerd that acts by
+// itself is kept to its test's namespace.
 //
 // FINALIZERD_E2E_CONTROL_PLANE names a built deploy/local; without it one is
 // built first, which takes minutes when the build cache is cold.

@@ -32,9 +32,10 @@ const (
 // fixture is one test's namespace. Nothing in it is removed at the end: the
 // control plane goes as a whole.
 type fixture struct {
-	t   *testing.T
-	ctx context.Context
-	ns  string
+	t     *testing.T
+	ctx   context.Context
+	plane *controlPlane
+	ns    string
 }
 
 // newFixture lets the test run beside others, in a namespace of its own.
@@ -47,26 +48,47 @@ func newFixture(t *testing.T) *fixture {
 // newSerialFixture is for tests that cannot run beside others.
 func newSerialFixture(t *testing.T) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	return newFixtureOn(t, suite.controlPlane)
+}
+
+func newFixtureOn(t *testing.T, plane *controlPlane) *fixture {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	ns, err := suite.admin.CoreV1().Namespaces().Create(ctx,
+	ns, err := plane.admin.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &fixture{t: t, ctx: ctx, ns: ns.Name}
+	return &fixture{t: t, ctx: ctx, plane: plane, ns: ns.Name}
 }
 
 // beside is a second namespace of the same test.
 func (f *fixture) beside() *fixture {
 	f.t.Helper()
-	return newSerialFixture(f.t)
+	return newFixtureOn(f.t, f.plane)
 }
 
 // eventually waits for the condition; an error of it ends the test.
 func (f *fixture) eventually(what string, condition func() (bool, error)) {
 	f.t.Helper()
-	err := wait.PollUntilContextTimeout(f.ctx, 20*time.Millisecond, patience, true,
+	f.eventuallyWithin(patience, what, condition)
+}
+
+func (f *fixture) eventuallyWithin(limit time.Duration, what string, condition func() (bool, error)) {
+	f.t.Helper()
+	f.poll(20*time.Millisecond, limit, what, condition)
+}
+
+// eventuallySlowly is for conditions that cost the API server a list of many.
+func (f *fixture) eventuallySlowly(what string, condition func() (bool, error)) {
+	f.t.Helper()
+	f.poll(500*time.Millisecond, 2*patience, what, condition)
+}
+
+func (f *fixture) poll(each, limit time.Duration, what string, condition func() (bool, error)) {
+	f.t.Helper()
+	err := wait.PollUntilContextTimeout(f.ctx, each, limit, true,
 		func(context.Context) (bool, error) { return condition() })
 	if err != nil {
 		f.t.Fatalf("%s: %v", what, err)
@@ -106,7 +128,7 @@ func (f *fixture) workflow(name string, nodes ...node) workflow {
 		"spec":     map[string]any{},
 		"status":   map[string]any{"phase": "Running", "nodes": nodesOf(nodes)},
 	}}
-	stored, err := suite.workflows.Namespace(f.ns).Create(f.ctx, object, metav1.CreateOptions{})
+	stored, err := f.plane.workflows.Namespace(f.ns).Create(f.ctx, object, metav1.CreateOptions{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -121,7 +143,7 @@ func (f *fixture) patchStatus(wf workflow, status map[string]any) {
 
 func (f *fixture) patchWorkflow(wf workflow, change map[string]any) {
 	f.t.Helper()
-	_, err := suite.workflows.Namespace(f.ns).Patch(f.ctx, wf.name, types.MergePatchType, mustJSON(change), metav1.PatchOptions{})
+	_, err := f.plane.workflows.Namespace(f.ns).Patch(f.ctx, wf.name, types.MergePatchType, mustJSON(change), metav1.PatchOptions{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -211,7 +233,7 @@ func (f *fixture) tryPod(wf workflow, name string, options ...podOption) (*corev
 	for _, o := range options {
 		o(object)
 	}
-	pods := suite.admin.CoreV1().Pods(f.ns)
+	pods := f.plane.admin.CoreV1().Pods(f.ns)
 	pod, err := pods.Create(f.ctx, object, metav1.CreateOptions{})
 	if err != nil || object.Status.Phase == "" {
 		return pod, err
@@ -238,7 +260,7 @@ func statusOf(phase corev1.PodPhase) map[string]any {
 // live reads the pod, nil when there is none.
 func (f *fixture) live(name string) *corev1.Pod {
 	f.t.Helper()
-	pod, err := suite.admin.CoreV1().Pods(f.ns).Get(f.ctx, name, metav1.GetOptions{})
+	pod, err := f.plane.admin.CoreV1().Pods(f.ns).Get(f.ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -270,7 +292,7 @@ func (f *fixture) wantUntouched(pod *corev1.Pod) {
 // deletePod deletes as kubectl does.
 func (f *fixture) deletePod(name string) {
 	f.t.Helper()
-	if err := suite.admin.CoreV1().Pods(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{}); err != nil {
+	if err := f.plane.admin.CoreV1().Pods(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -279,7 +301,7 @@ func (f *fixture) deletePod(name string) {
 // free.
 func (f *fixture) dropPod(name string) {
 	f.t.Helper()
-	pods := suite.admin.CoreV1().Pods(f.ns)
+	pods := f.plane.admin.CoreV1().Pods(f.ns)
 	if _, err := pods.Patch(f.ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		f.t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ type gate struct {
 	mu     sync.Mutex
 	frozen chan struct{} // nil: watches flow; closed at thaw
 	act    func(*http.Request) http.Handler
+	told   func(*http.Response) error
 }
 
 // newGate opens a gate whose requests are those of the given user.
@@ -48,6 +49,12 @@ func newGate(t *testing.T, user *rest.Config) *gate {
 		ModifyResponse: func(resp *http.Response) error {
 			if isWatch(resp.Request) {
 				resp.Body = &gatedBody{ReadCloser: resp.Body, gate: g, ctx: resp.Request.Context()}
+			}
+			g.mu.Lock()
+			told := g.told
+			g.mu.Unlock()
+			if told != nil {
+				return told(resp)
 			}
 			return nil
 		},
@@ -98,6 +105,14 @@ func (g *gate) intercept(act func(*http.Request) http.Handler) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.act = act
+}
+
+// answered lets told see each answer of the API server before the client does. An
+// error of it takes the answer's place.
+func (g *gate) answered(told func(*http.Response) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = told
 }
 
 func isWatch(r *http.Request) bool {

@@ -109,7 +109,11 @@ func TestTheKustomizeBaseIsValidAndItsRoleIsEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := f.newDaemon(daemonOptions{name: "base", config: config})
+	g := newGate(t, config)
+	refused := g.refusals()
+	// Of all namespaces, as the base runs it; here it must leave other tests' pods
+	// alone.
+	d := f.newDaemon(daemonOptions{name: "base", config: g.config, reconcile: "report"})
 	f.waitReadyz(d)
 	wf := f.workflow("wf", podNode("captured", "Succeeded"), podNode("other", "Failed"), podNode("runs", "Running"))
 	captured, runs := f.pod(wf, "captured", inPhase("Succeeded")), f.pod(wf, "runs")
@@ -139,4 +143,43 @@ func TestTheKustomizeBaseIsValidAndItsRoleIsEnough(t *testing.T) {
 		t.Errorf("a right is missing:\n%s", text)
 	}
 	f.wantHeld(runs)
+	if forbidden := refused(); len(forbidden) > 0 {
+		t.Errorf("the role is not enough for %v", forbidden)
+	}
+}
+
+func TestTheRoleOfTheBaseIsEnoughForTheReconciler(t *testing.T) {
+	f := newFixture(t)
+	client, err := dynamic.NewForConfig(suite.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"namespace.yaml", "rbac.yaml"} {
+		for _, object := range readBase(t, file) {
+			f.createStrictly(client, object)
+		}
+	}
+	config, err := suite.configOf("finalizerd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := f.scene()
+	s.happens()
+	lost := f.pod(f.workflow("lost", podNode("lost", "Running")), "lost", runsOn(f.clusterNode("lost")))
+	if err := suite.admin.CoreV1().Nodes().Delete(f.ctx, lost.Spec.NodeName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := suite.admin.CoreV1().Pods(f.ns).Delete(f.ctx, "lost", *metav1.NewDeleteOptions(1)); err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(t, config)
+	refused := g.refusals()
+	d := f.newReconciler(daemonOptions{name: "base-on", config: g.config, policy: soon})
+	s.comesTrue(d)
+	f.waitFor("released", released, lost)
+	f.wantEvent(lost, "NodeLost")
+	f.waitReadyz(d)
+	if forbidden := refused(); len(forbidden) > 0 {
+		t.Errorf("the role is not enough for %v", forbidden)
+	}
 }

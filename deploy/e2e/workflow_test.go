@@ -17,7 +17,7 @@ import (
 func (f *fixture) deleteWorkflow(wf workflow) {
 	f.t.Helper()
 	background := metav1.DeletePropagationBackground
-	if err := suite.workflows.Namespace(f.ns).Delete(f.ctx, wf.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+	if err := f.plane.workflows.Namespace(f.ns).Delete(f.ctx, wf.name, metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
 		f.t.Fatal(err)
 	}
 }
