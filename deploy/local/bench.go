@@ -22,7 +22,8 @@ func newBenchCommand() *cobra.Command {
 		Short: "Compare finalizerd with a bare client-go loop",
 		Long: `bench brings a control plane up, releases and deletes fresh pods with finalizerd and with a bare client-go loop that
 sends the same requests at the same concurrency, in alternating rounds, and prints one JSON line a case on standard
-output, and a table on standard error at the end.`,
+output, and a table on standard error at the end. The case orphans deletes workflows under their held pods while no
+finalizerd runs, and measures how fast one that is started lets them go, and what single calls wait for meanwhile.`,
 		Args: onlyAfterDash,
 		RunE: func(command *cobra.Command, args []string) error {
 			options.Args = args
@@ -32,6 +33,7 @@ output, and a table on standard error at the end.`,
 	finalizerdFlag(command, &options.Finalizerd)
 	flags := command.Flags()
 	flags.IntVar(&options.Pods, "pods", 2000, "pods of each round")
+	flags.IntVar(&options.Orphans, "orphans", 20000, "pods of the case orphans")
 	flags.IntVar(&options.Rounds, "rounds", 3, "rounds of each side; the rates are their medians")
 	flags.StringSliceVar(&options.Cases, "cases", bench.CaseNames(), "what to measure, of "+strings.Join(bench.CaseNames(), ", "))
 	return command
@@ -54,6 +56,11 @@ func runBench(ctx context.Context, options bench.Options, out, log io.Writer) er
 		results = append(results, result)
 		return json.NewEncoder(out).Encode(result)
 	}
+	var orphans *bench.OrphansResult
+	options.OrphansDone = func(result bench.OrphansResult) error {
+		orphans = &result
+		return json.NewEncoder(out).Encode(result)
+	}
 	if err := controlplane.During(ctx, controlplane.Options{
 		Assets: os.Getenv(assetsVariable), AuditLog: options.AuditLog, Progress: progress.report,
 	}, func(ctx context.Context, plane *controlplane.ControlPlane) error {
@@ -67,5 +74,13 @@ func runBench(ctx context.Context, options bench.Options, out, log io.Writer) er
 		return err
 	}
 	progress.stop()
-	return bench.WriteTable(log, results)
+	if len(results) > 0 {
+		if err := bench.WriteTable(log, results); err != nil {
+			return err
+		}
+	}
+	if orphans == nil {
+		return nil
+	}
+	return bench.WriteOrphansTable(log, *orphans)
 }

@@ -60,12 +60,12 @@ func playDemo(ctx context.Context, finalizerd string, out, log io.Writer) error 
 		if options.GRPCAddress, options.HTTPAddress, err = daemon.FreeAddresses(); err != nil {
 			return err
 		}
-		return daemon.During(ctx, options, func(ctx context.Context, d *daemon.Daemon) error {
-			progress.report("ready")
-			progress.stop()
-			return demo.Play(ctx, demo.Options{
-				Config: config, Daemon: d, AuditLog: audit, Out: out, Caller: []string{executable, callerCommand},
-			})
+		return demo.Play(ctx, demo.Options{
+			Config: config, Daemon: options, AuditLog: audit, Out: out, Caller: []string{executable, callerCommand},
+			Ready: func() {
+				progress.report("ready")
+				progress.stop()
+			},
 		})
 	})
 }

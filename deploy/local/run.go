@@ -29,10 +29,13 @@ func newRunCommand() *cobra.Command {
 		Long: `run brings a control plane up as local up does, makes workflow hello with five held pods in namespace demo, serves
 it with a built finalizerd, prints commands to try, and keeps everything until SIGINT or SIGTERM.
 
+finalizerd's reconciler only reports here (--reconcile=report): else it would release most of the five pods by itself,
+before anybody could try. Give -- --reconcile=on to see that.
+
 finalizerd's log goes to the file finalizerd.log in the control plane's folder, whose path is printed.`,
 		Example: `  local run --finalizerd .build/bin/finalizerd
   local run --finalizerd .build/bin/finalizerd --grpc-address 127.0.0.1:12748 --http-address 127.0.0.1:12749
-  local run --finalizerd .build/bin/finalizerd -- --log-level debug`,
+  local run --finalizerd .build/bin/finalizerd -- --log-level debug --reconcile=on`,
 		Args: onlyAfterDash,
 		RunE: func(command *cobra.Command, args []string) error {
 			options.args = args
@@ -87,7 +90,8 @@ func run(ctx context.Context, options runOptions, out, log io.Writer) error {
 		progress.report("waiting for finalizerd")
 		return daemon.During(ctx, daemon.Options{
 			Executable: options.finalizerd, Kubeconfig: plane.Kubeconfig(), LogFile: filepath.Join(plane.Dir(), "finalizerd.log"),
-			GRPCAddress: options.grpcAddress, HTTPAddress: options.httpAddress, Args: options.args,
+			GRPCAddress: options.grpcAddress, HTTPAddress: options.httpAddress,
+			Args: append([]string{"--reconcile=report"}, options.args...),
 		}, func(ctx context.Context, d *daemon.Daemon) error {
 			progress.report("ready")
 			progress.stop()
@@ -138,6 +142,8 @@ What would a retry's delete do? Then do it, and wait until the names are free:
 
   curl -s -X POST %[2]s/v1/namespaces/demo/workflows/hello:deletePods -d '{"nodeIds":["hello-3","hello-4","hello-5"],"validateOnly":true}'
   curl -s -X POST %[2]s/v1/namespaces/demo/workflows/hello:deletePods -d '{"nodeIds":["hello-3","hello-4","hello-5"],"wait":true,"requestId":"retry-1"}'
+
+The reconciler only reports here, so that the pods wait for you; a cluster's finalizerd releases by itself what may go.
 
 What is held now?
 

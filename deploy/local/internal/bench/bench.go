@@ -1,7 +1,8 @@
 // Package bench compares finalizerd with a bare client-go loop that sends the same requests at the same concurrency, on the
-// same number of fresh pods, in one run.
+// same number of fresh pods, in one run. Its last case, orphans, has no rival: it measures how a finalizerd that starts gets
+// rid of what hangs.
 //
-// It imports packages scenario, daemon and audit. Of finalizerd it knows only the API. The two sides alternate round by
+// It imports packages scenario, daemon, audit and kubelet. Of finalizerd it knows only the API. The two sides alternate round by
 // round, so that what drifts (the size of the store, the machine) hits both; in the bare loop's rounds no finalizerd runs,
 // so that its watches do not slow its rival down. Client, finalizerd and control plane share the machine: ratios carry over
 // to other machines, absolute numbers do not.
@@ -34,9 +35,12 @@ type Options struct {
 	ServerPIDs []int
 	Pods       int      // a round
 	Rounds     int      // of each side
+	Orphans    int      // pods of the case orphans
 	Cases      []string // of CaseNames
 	Progress   func(message string)
-	Done       func(Result) error // told of each case when it is measured
+	// Done is told of each comparison when it is measured, and OrphansDone of the case orphans.
+	Done        func(Result) error
+	OrphansDone func(OrphansResult) error
 }
 
 // workload is what one case does to each pod.
@@ -62,7 +66,7 @@ func CaseNames() []string {
 	for _, w := range workloads() {
 		names = append(names, w.name)
 	}
-	return names
+	return append(names, orphansCase)
 }
 
 // round is what one side did once.
@@ -79,8 +83,8 @@ type round struct {
 // Run measures the cases one after another. It fails when a case cannot be measured, and when a pod does not end as it
 // should: a wrong answer is not a fast one.
 func Run(ctx context.Context, options Options) error {
-	if options.Pods < 1 || options.Rounds < 1 {
-		return errors.New("the number of pods and of rounds must be at least 1")
+	if options.Pods < 1 || options.Rounds < 1 || options.Orphans < 1 {
+		return errors.New("the numbers of pods, of orphans and of rounds must be at least 1")
 	}
 	for _, name := range options.Cases {
 		if !slices.Contains(CaseNames(), name) {
@@ -111,7 +115,14 @@ func Run(ctx context.Context, options Options) error {
 			return err
 		}
 	}
-	return nil
+	if !slices.Contains(options.Cases, orphansCase) {
+		return nil
+	}
+	result, err := b.orphans(ctx)
+	if err != nil {
+		return fmt.Errorf("case %s: %w", orphansCase, err)
+	}
+	return options.OrphansDone(result)
 }
 
 // bench is one run.

@@ -14,6 +14,7 @@ import (
 	"github.com/finalizerd/finalizerd/client"
 	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
 
+	"github.com/finalizerd/finalizerd/deploy/local/internal/audit"
 	"github.com/finalizerd/finalizerd/deploy/local/internal/daemon"
 	"github.com/finalizerd/finalizerd/deploy/local/internal/scenario"
 )
@@ -28,7 +29,9 @@ func (b *bench) runOurs(ctx context.Context, w workload, s *stage) (r round, err
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	options := daemon.Options{
-		Executable: b.Finalizerd, Kubeconfig: b.Kubeconfig, LogFile: filepath.Join(b.Dir, "finalizerd.log"), Args: b.Args,
+		Executable: b.Finalizerd, Kubeconfig: b.Kubeconfig, LogFile: filepath.Join(b.Dir, "finalizerd.log"),
+		// With its reconciler on, finalizerd would release these pods itself after a while, since their results are stored.
+		Args: append([]string{"--reconcile=report"}, b.Args...),
 	}
 	if options.GRPCAddress, options.HTTPAddress, err = daemon.FreeAddresses(); err != nil {
 		return r, err
@@ -90,14 +93,33 @@ func (b *bench) record(ctx context.Context, daemon int, do func(context.Context,
 		if !strings.HasPrefix(request.UserAgent, userAgent) {
 			continue
 		}
-		switch request.Verb {
-		case "patch", "delete", "create", "update", "deletecollection":
+		switch kindOf(request) {
+		case writing:
 			r.writes++
-		case "get", "list":
+		case reading:
 			r.reads++
 		}
 	}
 	return r, nil
+}
+
+// kind is what a request costs. Watches are neither of the two: there is one, whatever happens.
+type kind int
+
+const (
+	watching kind = iota
+	reading
+	writing
+)
+
+func kindOf(request audit.Request) kind {
+	switch request.Verb {
+	case "patch", "delete", "create", "update", "deletecollection":
+		return writing
+	case "get", "list":
+		return reading
+	}
+	return watching
 }
 
 // processorTimes returns the three processor times so far, as a round with nothing else in it.

@@ -31,11 +31,13 @@ const (
 
 // Options tells Play with what. All fields are required.
 type Options struct {
-	Config   *rest.Config // an administrator's; the control plane has a pretended kubelet
-	Daemon   *daemon.Daemon
+	Config *rest.Config // an administrator's; the control plane has a pretended kubelet
+	// Daemon says how to start finalizerd, which is started anew for each part of the story. Its Args are replaced.
+	Daemon   daemon.Options
 	AuditLog string    // file that the API server writes its audit log to
 	Caller   []string  // the command that makes a BulkCall: see its flags in Play's caller
 	Out      io.Writer // the story
+	Ready    func()    // called when the first finalizerd is ready, before the first line of the story
 }
 
 // Play plays all. The error names the first check that did not hold, or what kept it from being made.
@@ -52,23 +54,27 @@ func Play(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	service, err := options.Daemon.Connect()
-	if err != nil {
-		return err
-	}
-	defer service.Close()
 	s := &story{
-		out: options.Out, controller: controller, kubectl: kubectl, server: server, service: service,
-		rest: options.Daemon.URL(), target: options.Daemon.GRPCAddress(),
+		out: options.Out, controller: controller, kubectl: kubectl, server: server, daemon: options.Daemon,
 		audit: audit.Log{Path: options.AuditLog}, caller: options.Caller,
 	}
 	if err := controller.CreateNamespace(ctx, namespace); err != nil {
 		return err
 	}
-	for _, chapter := range []func(context.Context) error{s.hold, s.retry, s.race} {
-		if err := chapter(ctx); err != nil {
-			return err
+	// With its reconciler on, finalizerd would do by itself what the callers of these chapters ask for.
+	if err := s.served(ctx, []string{"--reconcile=report"}, func(ctx context.Context) error {
+		options.Ready()
+		for _, chapter := range []func(context.Context) error{s.hold, s.retry, s.race} {
+			if err := chapter(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.founding(ctx); err != nil {
+		return err
 	}
 	s.say("\nEvery check held.")
 	return nil
@@ -79,10 +85,27 @@ type story struct {
 	out io.Writer
 	// The same cluster, in the names of three.
 	controller, kubectl, server *scenario.Cluster
-	service                     *client.Client
-	rest, target                string
+	daemon                      daemon.Options
+	service                     *client.Client // of the finalizerd that runs now
+	rest, target                string         // where it is
 	audit                       audit.Log
 	caller                      []string
+	uncaptured                  scenario.Pod // deleted, and its result is not stored
+}
+
+// served calls use while a finalizerd with these further flags runs.
+func (s *story) served(ctx context.Context, flags []string, use func(context.Context) error) error {
+	options := s.daemon
+	options.Args = flags
+	return daemon.During(ctx, options, func(ctx context.Context, d *daemon.Daemon) error {
+		service, err := d.Connect()
+		if err != nil {
+			return err
+		}
+		defer service.Close()
+		s.service, s.rest, s.target = service, d.URL(), d.GRPCAddress()
+		return use(ctx)
+	})
 }
 
 func (s *story) say(format string, values ...any) { fmt.Fprintf(s.out, format+"\n", values...) }
@@ -97,8 +120,17 @@ func (s *story) check(holds bool, sentence, found string) error {
 	return nil
 }
 
-// cast makes a workflow whose pods have ended, and returns them once finalizerd sees them.
+// cast is castUnseen, and waits until finalizerd sees the pods.
 func (s *story) cast(ctx context.Context, name string, life scenario.Life, n int) (scenario.Workflow, []scenario.Pod, error) {
+	wf, pods, err := s.castUnseen(ctx, name, life, n)
+	if err != nil {
+		return wf, nil, err
+	}
+	return wf, pods, daemon.WaitSeen(ctx, s.service, namespace, name, n)
+}
+
+// castUnseen makes a workflow whose pods have ended.
+func (s *story) castUnseen(ctx context.Context, name string, life scenario.Life, n int) (scenario.Workflow, []scenario.Pod, error) {
 	wf, err := s.controller.CreateWorkflow(ctx, namespace, name)
 	if err != nil {
 		return wf, nil, err
@@ -107,10 +139,7 @@ func (s *story) cast(ctx context.Context, name string, life scenario.Life, n int
 	if err != nil {
 		return wf, nil, err
 	}
-	if err := s.controller.WaitEnded(ctx, wf); err != nil {
-		return wf, nil, err
-	}
-	return wf, pods, daemon.WaitSeen(ctx, s.service, namespace, name, n)
+	return wf, pods, s.controller.WaitEnded(ctx, wf)
 }
 
 // watchHeld reads the pod for a while, and fails unless that very pod is held in Terminating all the time.

@@ -21,6 +21,7 @@ func (s *story) hold(ctx context.Context) error {
 		return err
 	}
 	stored, missing := pods[0], pods[1]
+	s.uncaptured = missing
 	nodes := append(scenario.Nodes("Succeeded", stored), scenario.Nodes("Running", missing)...)
 	if err := s.controller.StoreNodes(ctx, wf, nodes); err != nil {
 		return err

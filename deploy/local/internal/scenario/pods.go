@@ -16,11 +16,13 @@ import (
 type Life string
 
 // Succeeds and Fails are for pods of the pretended kubelet, which ends them at once. A Waits pod is never scheduled and
-// stays Pending, so that nothing but its creator and its deleter costs the API server anything.
+// stays Pending, so that nothing but its creator and its deleter costs the API server anything. An Ended pod has succeeded
+// on the pretended kubelet's node by the time that CreatePods returns; the node has to be there, its kubelet does not.
 const (
 	Succeeds Life = "Succeeded"
 	Fails    Life = "Failed"
 	Waits    Life = "Pending"
+	Ended    Life = "Ended"
 )
 
 // CreatePods makes one pod a name, held by the finalizer, several at a time. The answer is in the order of the names. On
@@ -33,9 +35,26 @@ func (c *Cluster) CreatePods(ctx context.Context, wf Workflow, life Life, names 
 			return fmt.Errorf("create pod %s/%s: %w", wf.Namespace, names[i], err)
 		}
 		pods[i] = Pod{Name: created.Name, UID: created.UID, Created: created.CreationTimestamp.Time}
+		if life == Ended {
+			return c.end(ctx, created)
+		}
 		return nil
 	})
 	return pods, err
+}
+
+// end writes what a kubelet writes when a pod has succeeded.
+func (c *Cluster) end(ctx context.Context, pod *corev1.Pod) error {
+	now := metav1.Now()
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: pod.Spec.Containers[0].Name, Image: pod.Spec.Containers[0].Image,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: now, FinishedAt: now, Reason: "Completed"}},
+	}}
+	if _, err := c.core.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("end pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
 }
 
 func podOf(wf Workflow, life Life, name string) *corev1.Pod {
@@ -55,7 +74,11 @@ func podOf(wf Workflow, life Life, name string) *corev1.Pod {
 			Containers:    []corev1.Container{{Name: "main", Image: "argoproj/argosay:v2"}},
 		},
 	}
-	if life != Waits {
+	switch life {
+	case Waits:
+	case Ended:
+		pod.Spec.NodeName = kubelet.NodeName
+	default:
 		pod.Spec.NodeName = kubelet.NodeName
 		pod.Annotations[kubelet.RunAnnotation] = "0s"
 		pod.Annotations[kubelet.OutcomeAnnotation] = string(life)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 )
 
@@ -66,6 +67,7 @@ type Node struct {
 type Cluster struct {
 	core      kubernetes.Interface
 	workflows dynamic.NamespaceableResourceInterface
+	pods      metadata.Getter // without spec and status
 }
 
 // New returns a cluster that is spoken to in the name of userAgent, without a rate limit. It sends nothing.
@@ -77,13 +79,17 @@ func New(config *rest.Config, userAgent string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of workflows: %w", err)
 	}
+	partial, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of metadata: %w", err)
+	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of pods: %w", err)
 	}
 	kind := schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alpha1", Resource: "workflows"}
-	return &Cluster{core: core, workflows: objects.Resource(kind)}, nil
+	return &Cluster{core: core, workflows: objects.Resource(kind), pods: partial.Resource(corev1.SchemeGroupVersion.WithResource("pods"))}, nil
 }
 
 // CreateNamespace makes a namespace. One that is there already is an error.
