@@ -7,13 +7,17 @@ SHELL := bash
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 
 BIN := $(CURDIR)/.build/bin
-MODULES := . gen/finalizer client deploy/local
+MODULES := . gen/finalizer client deploy/local deploy/argo
 # deploy/local is left out: vet and staticcheck analyse every dependency, and its
-# are all of Kubernetes (ten minutes more than the rest together).
+# are all of Kubernetes (ten minutes more than the rest together), and so is
+# deploy/argo, which has Argo's.
 LINTED := . client
 TOOLS := buf protoc-gen-go protoc-gen-go-grpc protoc-gen-grpc-gateway protoc-gen-openapiv2 grpcurl staticcheck
 # What `make bench` measures; fewer pods for a quick look.
 BENCH_PODS ?= 2000
+BENCH_ORPHANS ?= 20000
+# Which of the stories `make e2e-argo` tells: the tests' names, as of go test -run.
+ARGO_RUN ?= .
 # The branch that `buf breaking` compares with.
 BASE_BRANCH ?= main
 export KUBECONFIG ?=
@@ -50,9 +54,20 @@ test-e2e: build-local $(BIN)/grpcurl ## End-to-end tests on a real kube-apiserve
 	FINALIZERD_E2E_CONTROL_PLANE="$(BIN)/local" FINALIZERD_E2E_GRPCURL="$(BIN)/grpcurl" \
 		go test -race -count=1 -timeout 30m ./deploy/e2e/...
 
+.PHONY: e2e-argo
+e2e-argo: build-finalizerd build-local build-argo ## Real Argo Workflows: alone, with finalizerd, and with the sidecar (15 minutes)
+	@unset KUBECONFIG; cd deploy/argo && FINALIZERD_E2E_BIN="$(BIN)" \
+		go test -vet=off -count=1 -v -timeout 45m -run '$(ARGO_RUN)' ./...
+
+.PHONY: build-argo
+build-argo:
+	@echo "building Argo's controller and server from its Go module (about six minutes the first time)" >&2
+	@cd deploy/argo && go build -v -o "$(BIN)/workflow-controller" github.com/argoproj/argo-workflows/v4/cmd/workflow-controller 2>&1 | $(PROGRESS)
+	@cd deploy/argo && go build -v -o "$(BIN)/argo-server" ./cmd/argo-server 2>&1 | $(PROGRESS)
+
 .PHONY: bench
 bench: build-finalizerd build-local ## Compare with a bare client-go loop: JSON lines and a table
-	@unset KUBECONFIG; "$(BIN)/local" bench --finalizerd "$(BIN)/finalizerd" --pods $(BENCH_PODS)
+	@unset KUBECONFIG; "$(BIN)/local" bench --finalizerd "$(BIN)/finalizerd" --pods $(BENCH_PODS) --orphans $(BENCH_ORPHANS)
 
 .PHONY: build
 build: build-finalizerd build-local ## Build every binary into .build/bin
