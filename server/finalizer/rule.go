@@ -235,7 +235,7 @@ func (p Policy) decideQuiet(e Evidence) Decision {
 		since := p.capturedAt(pod, wf)
 		// The label must go with it, however young the pod: without FIN it is
 		// never looked at again (B36).
-		d := Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: since, MarkCompleted: wf.Completed}
+		d := Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: since, MarkCompleted: wf.Completed && mayLabel(pod)}
 		if due := since.Add(p.CaptureGrace); !since.IsZero() && e.Now.Before(due) {
 			d.Action, d.MarkCompleted, d.At, d.Releases = ActionKeep, false, due, true
 		}
@@ -256,6 +256,11 @@ func (p Policy) decideQuiet(e Evidence) Decision {
 	return d
 }
 
+// mayLabel reports whether a release may label the pod completed. The label takes
+// it out of its controller's sight, and so what podGC is to delete would stay for
+// ever.
+func mayLabel(pod *Pod) bool { return !pod.Completed && !pod.Collected() }
+
 // straggler is for a pod that has ended and whose workflow has completed. A node
 // status that cannot be read does not matter any more then: the controller looks
 // at no pod of a completed workflow.
@@ -265,7 +270,7 @@ func (p Policy) straggler(e Evidence, kept Decision) Decision {
 		kept.Reason, kept.At, kept.Releases = ReasonWorkflowCompleted, ripe, true
 		return kept
 	}
-	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: !e.Pod.Completed}
+	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod)}
 }
 
 // decideLabelled decides on a pod that is labelled completed and not held: it

@@ -21,6 +21,10 @@ func offload(e *Evidence) {
 	e.Workflow.SetNodes(nil)
 	e.Workflow.Unknown = "offloaded"
 }
+func collected(strategy string) func(*Evidence) {
+	return func(e *Evidence) { e.Pod.GCStrategy = strategy }
+}
+
 func finished(e *Evidence) { e.Workflow.Completed = true }
 func labelled(e *Evidence) { e.Pod.Completed = true }
 func unheld(e *Evidence)   { e.Pod.Finalizers = []string{"other"} }
@@ -194,6 +198,9 @@ func TestDecideOnAPodThatNobodyDeletes(t *testing.T) {
 		{"B36 one just younger is kept until then", on{finished, aged(30*time.Second - 1)}, late.since(before(30*time.Second - 1)).until(after(1))},
 		{"B36 one known from metadata only needs its status", on{finished, noStatus, aged(30 * time.Second)}, kept.since(before(30 * time.Second)).needs(NeedStatus)},
 		{"B36 a younger one not yet", on{finished, noStatus, aged(30*time.Second - 1)}, kept.since(before(30*time.Second - 1)).look(after(1))},
+		{"B17 one that podGC is to delete keeps its label, which would hide it from podGC", on{finished, finishedAgo(time.Minute), collected("OnPodCompletion")}, free.since(before(time.Minute))},
+		{"B17 so does one that is not captured", on{finished, collected("OnWorkflowSuccess")}, releaseFor(ReasonWorkflowCompleted)},
+		{"B36 podGC that deletes nothing is none", on{finished, collected("OnPodNone")}, complete},
 		{"B36 a completed workflow with offloaded nodes gives leave", on{finished, offload}, complete},
 		{"B19 a failed pod with containers that seem to run is finished", on{finished, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed", Started: true} })}, complete},
 		{"B19 a failed pod without container statuses is finished", on{finished, onPod(func(p *Pod) { p.Status = &PodStatus{Phase: "Failed"} })}, complete},

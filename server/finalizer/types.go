@@ -18,6 +18,7 @@ const (
 	LabelCompleted  = "workflows.argoproj.io/completed"
 	LabelInstanceID = "workflows.argoproj.io/controller-instanceid"
 	AnnotationNode  = "workflows.argoproj.io/node-id"
+	AnnotationPodGC = "workflows.argoproj.io/pod-gc-strategy" // Strategy/delay
 )
 
 // WorkflowKey is the key of a lane.
@@ -62,6 +63,8 @@ type Pod struct {
 	NodeID          string // annotation; empty when absent
 	InstanceID      string // label; empty when absent
 	Completed       bool   // label completed=true
+	// GCStrategy is the strategy in the annotation of podGC; empty when absent.
+	GCStrategy string
 	CreatedAt       time.Time
 	// DeletedAt is metadata.deletionTimestamp: when the grace period ends, not
 	// when the deletion was asked for. Zero: not terminating.
@@ -101,6 +104,9 @@ func (p *Pod) Foreign(finalizer string) []string {
 	}
 	return rest
 }
+
+// Collected reports whether the controller's podGC is to delete the pod.
+func (p *Pod) Collected() bool { return p.GCStrategy != "" && p.GCStrategy != "OnPodNone" }
 
 // Terminating reports whether the pod has a deletionTimestamp.
 func (p *Pod) Terminating() bool { return !p.DeletedAt.IsZero() }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"slices"
+	"strings"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ func podOf(m *metav1.ObjectMeta) finalizer.Pod {
 		PodID:           finalizer.PodID{Namespace: intern(m.Namespace), Name: m.Name, UID: m.UID},
 		ResourceVersion: m.ResourceVersion,
 		NodeID:          m.Annotations[finalizer.AnnotationNode],
+		GCStrategy:      gcStrategy(m.Annotations[finalizer.AnnotationPodGC]),
 		InstanceID:      intern(m.Labels[finalizer.LabelInstanceID]),
 		Completed:       m.Labels[finalizer.LabelCompleted] == "true",
 		CreatedAt:       m.CreationTimestamp.Time,
@@ -40,6 +42,12 @@ func podOf(m *metav1.ObjectMeta) finalizer.Pod {
 		}
 	}
 	return p
+}
+
+// gcStrategy reads "OnPodCompletion/48h0m0s", of which the delay may be missing.
+func gcStrategy(annotation string) string {
+	strategy, _, _ := strings.Cut(annotation, "/")
+	return intern(strategy)
 }
 
 // livePodOf turns a pod that was read live into a Pod with Status.
@@ -72,7 +80,7 @@ func slim(obj any) (any, error) {
 		return obj, nil
 	}
 	m.ManagedFields = nil
-	m.Annotations = keep(m.Annotations, finalizer.AnnotationNode)
+	m.Annotations = keep(m.Annotations, finalizer.AnnotationNode, finalizer.AnnotationPodGC)
 	m.Labels = keep(m.Labels, finalizer.LabelWorkflow, finalizer.LabelCompleted, finalizer.LabelInstanceID)
 	m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return r.Controller == nil || !*r.Controller

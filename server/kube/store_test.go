@@ -318,7 +318,7 @@ func BenchmarkHeldPage(b *testing.B) {
 func TestTransformKeepsWhatIsRead(t *testing.T) {
 	m := object("p", "a", 1, "other", fin)
 	m.Labels = map[string]string{finalizer.LabelCompleted: "true", finalizer.LabelInstanceID: "i", "big": "x"}
-	m.Annotations = map[string]string{finalizer.AnnotationNode: "n", "big": "x"}
+	m.Annotations = map[string]string{finalizer.AnnotationNode: "n", finalizer.AnnotationPodGC: "OnPodCompletion/48h0m0s", "big": "x"}
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	m.CreationTimestamp = metav1.Now()
 	m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{Kind: "Other"})
@@ -329,6 +329,9 @@ func TestTransformKeepsWhatIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := slimmed.(*metav1.PartialObjectMetadata)
+	if want.GCStrategy != "OnPodCompletion" {
+		t.Errorf("B17 the strategy of podGC is read as %q", want.GCStrategy)
+	}
 	if diff := cmp.Diff(want, podOf(&got.ObjectMeta)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
