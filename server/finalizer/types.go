@@ -65,7 +65,7 @@ type Pod struct {
 	Completed       bool   // label completed=true
 	// GCStrategy is the strategy in the annotation of podGC; empty when absent.
 	GCStrategy string
-	CreatedAt       time.Time
+	CreatedAt  time.Time
 	// DeletedAt is metadata.deletionTimestamp: when the grace period ends, not
 	// when the deletion was asked for. Zero: not terminating.
 	DeletedAt time.Time

@@ -335,7 +335,7 @@ func TestTransformKeepsWhatIsRead(t *testing.T) {
 	if diff := cmp.Diff(want, podOf(&got.ObjectMeta)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if len(got.Labels) != 2 || len(got.Annotations) != 1 || got.ManagedFields != nil || len(got.OwnerReferences) != 1 {
+	if len(got.Labels) != 2 || len(got.Annotations) != 2 || got.ManagedFields != nil || len(got.OwnerReferences) != 1 {
 		t.Errorf("bulk is kept: %+v", got.ObjectMeta)
 	}
 }
