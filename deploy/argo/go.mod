@@ -5,11 +5,13 @@ go 1.26.0
 require (
 	github.com/argoproj/argo-events v1.9.6
 	github.com/argoproj/argo-workflows/v4 v4.0.5
+	github.com/google/go-cmp v0.7.0
 	google.golang.org/grpc v1.80.0
 	k8s.io/api v0.33.1
 	k8s.io/apimachinery v0.33.1
 	k8s.io/client-go v0.33.1
 	k8s.io/kubelet v0.33.1
+	sigs.k8s.io/yaml v1.4.0
 )
 
 require (
@@ -80,7 +82,6 @@ require (
 	github.com/golang-jwt/jwt/v4 v4.5.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/gnostic-models v0.6.9 // indirect
-	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/go-containerregistry v0.20.5 // indirect
 	github.com/google/go-containerregistry/pkg/authn/k8schain v0.0.0-20250521000321-4eb8c4d84ef0 // indirect
 	github.com/google/go-containerregistry/pkg/authn/kubernetes v0.0.0-20250521000321-4eb8c4d84ef0 // indirect
@@ -186,7 +187,6 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v4 v4.7.0 // indirect
-	sigs.k8s.io/yaml v1.4.0 // indirect
 	zombiezen.com/go/sqlite v1.4.2 // indirect
 )
 

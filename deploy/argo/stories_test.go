@@ -88,12 +88,19 @@ func deleteWithoutController(s *scene) {
 			s.Fatal(err)
 		}
 	}
-	s.measure("from the deletion until the pods are gone", begin, time.Minute, s.noPods, s.heldNote)
+	s.measure("from the deletion until the pods are gone", begin, time.Minute, s.noPods, s.leftNote)
 }
 
 func (s *scene) heldNote() string {
 	if n := s.held(); n > 0 {
 		return fmt.Sprintf("%d pods held", n)
+	}
+	return ""
+}
+
+func (s *scene) leftNote() string {
+	if n := len(s.podsOf(s.ns)); n > 0 {
+		return fmt.Sprintf("%d pods left, %d held", n, s.held())
 	}
 	return ""
 }
@@ -122,7 +129,7 @@ func deletePending(s *scene) {
 			s.Fatal(err)
 		}
 	}
-	s.measure("from the deletion until Succeeded", begin, 150*time.Second, s.inPhase("pending", wfv1.WorkflowSucceeded), s.heldNote)
+	s.measure("from the deletion until Succeeded", begin, 150*time.Second, s.inPhase("pending", wfv1.WorkflowSucceeded), nil)
 }
 
 // deleteUncaptured: pods end and are deleted by hand while the controller is stopped; their results must survive.
@@ -147,7 +154,7 @@ func deleteUncaptured(s *scene) {
 	begin := time.Now()
 	s.startController(s.ctx, s.T, controllerOptions{})
 	s.measure("from the start of the controller until Succeeded", begin, time.Minute, s.inPhase("uncaptured", wfv1.WorkflowSucceeded), nil)
-	s.measure("and until the pods are gone", begin, 150*time.Second, s.noPods, s.heldNote)
+	s.measure("and until the pods are gone", begin, 150*time.Second, s.noPods, s.leftNote)
 }
 
 // podGC: a thousand pods that are each deleted when they have ended.
@@ -155,7 +162,7 @@ func podGC(s *scene) {
 	defer s.clear()
 	s.submit(shape{name: "collected", pods: 1000, podGC: wfv1.PodGCOnPodCompletion})
 	succeeded := s.must("collected succeeds", 6*time.Minute, s.inPhase("collected", wfv1.WorkflowSucceeded))
-	s.measure("from Succeeded until the pods are gone", succeeded, 150*time.Second, s.noPods, s.heldNote)
+	s.measure("from Succeeded until the pods are gone", succeeded, 150*time.Second, s.noPods, s.leftNote)
 }
 
 func (s *scene) twentyRunning(name string) {
@@ -196,7 +203,7 @@ func deleteRunning(s *scene) {
 	if _, err := s.server.DeleteWorkflow(s.ctx, &workflowpkg.WorkflowDeleteRequest{Namespace: s.ns, Name: "deleted"}); err != nil {
 		s.Fatal(err)
 	}
-	s.measure("until the pods are gone", begin, 150*time.Second, s.noPods, s.heldNote)
+	s.measure("until the pods are gone", begin, 150*time.Second, s.noPods, s.leftNote)
 }
 
 // sameNameAgain deletes a workflow and at once submits another one of that name, whose pods have the same names.
@@ -213,6 +220,6 @@ func sameNameAgain(s *scene) {
 	s.measure("until the second Succeeded", begin, 150*time.Second, func() bool {
 		meta, err := s.metaOf("again")
 		return err == nil && meta.UID == second.UID && meta.Labels["workflows.argoproj.io/phase"] == string(wfv1.WorkflowSucceeded)
-	}, func() string { return nodesOf(s.workflow("again")) })
+	}, nil)
 	s.measure("and until no pod is held", begin, 3*time.Minute, s.noneHeld, s.heldNote)
 }
