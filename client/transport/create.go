@@ -26,15 +26,18 @@ const maxStatus = 64 << 10
 
 // create answers a POST of a pod.
 func (c *call) create() (*http.Response, error) {
-	var pod object
-	if json.Unmarshal(c.body, &pod) != nil {
+	pod, with, ok := c.newPod()
+	if !ok {
 		return c.forward()
 	}
 	if _, ours := pod.workflow(); !ours {
 		return c.forward()
 	}
 	c.target.pod = pod.Metadata.Name
-	added := c.options.AddFinalizer && c.hold(&pod)
+	added := c.options.AddFinalizer && c.isToHold(&pod)
+	if added {
+		c.body = with(c.options.Finalizer)
+	}
 	resp, err := c.forward()
 	if err != nil {
 		return nil, err
@@ -50,24 +53,29 @@ func (c *call) create() (*http.Response, error) {
 	return resp, nil
 }
 
-// hold puts FIN into the body. A pod without a node, such as an agent, has no
-// result that is stored, and would be held until its workflow ends.
-func (c *call) hold(pod *object) bool {
-	m := pod.Metadata
-	if pod.has(c.options.Finalizer) || m.Annotations[nodeIDAnnotation] == "" || m.Labels[completedLabel] == "true" {
-		return false
+// newPod reads the body. with returns it with one more finalizer, for a pod that
+// has metadata. False: it is no pod that can be read.
+func (c *call) newPod() (pod object, with func(finalizer string) []byte, ok bool) {
+	if c.target.mediaType == protobufBody {
+		pod, encoded, ok := protobufPod(c.body)
+		return pod, encoded.with, ok
 	}
 	var doc fields
-	if json.Unmarshal(c.body, &doc) != nil {
-		return false
+	if json.Unmarshal(c.body, &pod) != nil || json.Unmarshal(c.body, &doc) != nil {
+		return pod, nil, false
 	}
 	meta, ok := doc.object("metadata")
-	if !ok || meta == nil {
-		return false
-	}
-	meta.put(finalizersKey, append(slices.Clone(m.Finalizers), c.options.Finalizer))
-	c.body = withMetadata(doc, meta).bytes()
-	return true
+	return pod, func(finalizer string) []byte {
+		meta.put(finalizersKey, append(slices.Clone(pod.Metadata.Finalizers), finalizer))
+		return withMetadata(doc, meta).bytes()
+	}, ok && meta != nil
+}
+
+// isToHold reports whether FIN is missing. A pod without a node, such as an
+// agent, has no result that is stored, and would be held until its workflow ends.
+func (c *call) isToHold(pod *object) bool {
+	m := pod.Metadata
+	return !pod.has(c.options.Finalizer) && m.Annotations[nodeIDAnnotation] != "" && m.Labels[completedLabel] != "true"
 }
 
 // afterPredecessor has the terminating pod released that still has the name, and

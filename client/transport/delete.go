@@ -126,13 +126,16 @@ type deleteOptions struct {
 	expressible bool
 }
 
+const ignoreStoreReadError = "ignoreStoreReadErrorWithClusterBreakingPotential"
+
 func (c *call) deleteOptions() (deleteOptions, bool) {
-	o := deleteOptions{all: fields{}}
-	if len(bytes.TrimSpace(c.body)) > 0 {
-		if json.Unmarshal(c.body, &o.all) != nil || o.all == nil {
-			return o, false
-		}
-	} else if !fromQuery(o.all, c.req.URL.Query()) {
+	var o deleteOptions
+	var ok bool
+	if o.all, ok = c.writtenOptions(); !ok {
+		return o, false
+	}
+	if unsafe := o.all[ignoreStoreReadError]; !isNull(unsafe) && string(unsafe) != "false" {
+		// It is for pods that cannot be read, and excludes preconditions.
 		return o, false
 	}
 	dryRun, ok := o.all.list("dryRun")
@@ -143,11 +146,26 @@ func (c *call) deleteOptions() (deleteOptions, bool) {
 	if !ok {
 		return o, false
 	}
-	o.uid = conditions.text("uid")
+	if o.uid = conditions.text("uid"); o.uid == "" && !isNull(conditions["uid"]) {
+		return o, false // no pod has it
+	}
 	policy := o.all.text("propagationPolicy")
 	o.expressible = isNull(conditions["resourceVersion"]) && isNull(o.all["gracePeriodSeconds"]) &&
 		isNull(o.all["orphanDependents"]) && (policy == "" || policy == "Background")
 	return o, true
+}
+
+// writtenOptions returns the options as the caller wrote them. False: they are
+// not understood.
+func (c *call) writtenOptions() (all fields, ok bool) {
+	all = fields{}
+	switch {
+	case len(c.body) == 0, c.target.mediaType == jsonBody && len(bytes.TrimSpace(c.body)) == 0:
+		return all, fromQuery(all, c.req.URL.Query())
+	case c.target.mediaType == protobufBody:
+		return protobufDeleteOptions(c.body)
+	}
+	return all, json.Unmarshal(c.body, &all) == nil && all != nil
 }
 
 func isNull(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
@@ -180,6 +198,8 @@ func (o deleteOptions) request(c *call, uid string) *http.Request {
 	return c.deleteWith(o.forUID(uid))
 }
 
+// deleteWith is JSON whatever the caller wrote; the Accept, which decides on the
+// answer's form, is the caller's.
 func (c *call) deleteWith(all fields) *http.Request {
 	req := c.with(all.bytes())
 	req.Header.Set("Content-Type", jsonBody)

@@ -37,6 +37,12 @@
 // one that succeeds is no longer atomic. Only a foreign finalizer that the patch
 // adds is written before FIN goes.
 //
+// Bodies of DELETE and POST are read in JSON and in Kubernetes' protobuf
+// (application/vnd.kubernetes.protobuf), in which client-go writes them by default
+// for Argo 4. The DELETEs that are sent on behalf of the caller have JSON bodies,
+// and its Accept. A pod in protobuf gets FIN appended to its metadata; no other
+// byte is changed, nor between one attempt to create it and the next.
+//
 // # What the caller sees
 //
 // The answers that Kubernetes would have given. A PATCH or DELETE is first made
@@ -54,11 +60,14 @@
 //
 // All else, unread and unbuffered: watches, logs, exec, other resources,
 // DELETECOLLECTION, PUT, eviction, server-side apply, dry runs, bodies that are
-// compressed, in protobuf or CBOR, or larger than Options.MaxBody. So do patches
-// that replace metadata or labels by directive, and JSON patches that move, copy
-// or replace all of metadata. A client that speaks protobuf therefore creates
-// without FIN (the admission policy of deploy/ covers that) and deletes as
-// without this package, which the reconciler makes good. A pod of another
+// compressed, in CBOR, or larger than Options.MaxBody. So do patches that replace
+// metadata or labels by directive, and JSON patches that move, copy or replace
+// all of metadata. So do bodies that are not understood: malformed ones, and
+// DeleteOptions in protobuf with a field that this package does not know; and
+// DELETEs with ignoreStoreReadErrorWithClusterBreakingPotential or with an empty
+// UID as precondition. A pod that is created thus has no FIN (the admission policy
+// of deploy/ covers that), and one that is deleted thus is deleted as without this
+// package, which the reconciler makes good. A pod of another
 // instance id, or of a workflow that the service does not take, is the API
 // server's alone.
 //

@@ -189,8 +189,10 @@ func answer(w http.ResponseWriter, code int, pod object) {
 func (c *cluster) create(w http.ResponseWriter, namespace string, body []byte, dry bool) {
 	var pod object
 	if json.Unmarshal(body, &pod) != nil {
-		_, _ = w.Write(body) // protobuf
-		return
+		if pod = fromProtobuf(body); pod == nil {
+			_, _ = w.Write(body) // an echo for what is not a pod
+			return
+		}
 	}
 	meta := pod["metadata"].(object)
 	key := fmt.Sprint(namespace, "/", meta["name"])

@@ -18,6 +18,7 @@ type target struct {
 // The media types of bodies that are looked at.
 const (
 	jsonBody       = "application/json"
+	protobufBody   = "application/vnd.kubernetes.protobuf"
 	mergePatch     = "application/merge-patch+json"
 	strategicPatch = "application/strategic-merge-patch+json"
 	jsonPatch      = "application/json-patch+json"
@@ -63,7 +64,7 @@ func (t *target) media(req *http.Request) bool {
 	if req.Method == http.MethodPatch {
 		return slices.Contains([]string{mergePatch, strategicPatch, jsonPatch}, media)
 	}
-	return media == jsonBody
+	return media == jsonBody || media == protobufBody
 }
 
 // podPath takes the path of pods, or of one pod without a subresource, apart.
