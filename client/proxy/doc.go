@@ -3,7 +3,7 @@
 // package transport on its way out; that package says which requests go through
 // finalizerd.
 //
-// All else passes byte for byte: credentials, impersonation, protobuf, watches
+// All else passes byte for byte: credentials, impersonation, any encoding, watches
 // as they stream, and upgrades (SPDY, WebSocket). To the API server it speaks
 // HTTP/2, and HTTP/1.1 for upgrades. Requests without credentials get the token
 // of Config.TokenFile: programs built on client-go send none to a plain http
