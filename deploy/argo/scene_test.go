@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,6 +218,25 @@ func nodesOf(wf *wfv1.Workflow) string {
 	}
 	slices.Sort(words)
 	return strings.Join(words, ", ")
+}
+
+// unhidden counts how often the reconciler, as it logs, took a label back that hid pods of the workflow from the controller.
+func (s *scene) unhidden(workflow string) int {
+	if s.level < reconciler {
+		return 0
+	}
+	log, err := os.ReadFile(filepath.Join(s.dir, "finalizerd.log"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(log)) {
+		var said struct{ Msg, Namespace, Workflow, Pods string }
+		if json.Unmarshal([]byte(line), &said) == nil && said.Namespace == s.ns && said.Workflow == workflow && strings.Contains(said.Pods, "HIDDEN") {
+			n++
+		}
+	}
+	return n
 }
 
 // clear ends what a story leaves behind where Argo hangs, so that it costs the next ones nothing.

@@ -70,6 +70,11 @@ func retryAtOnce(s *scene) {
 	if went {
 		s.measure("and until no pod is held", failed, bound+time.Minute, s.noneHeld, nil)
 	}
+	if n := s.unhidden("retried"); s.level == sidecar && n > 0 {
+		s.Errorf("%d times clean-ups for old pods reached new ones: by way of the sidecar they must be refused", n)
+	} else if s.level > stock {
+		s.Logf("hidden pods were found %d times", n)
+	}
 }
 
 // deleteWithoutController: pods that have ended, that run and that wait, when the controller is killed and the workflow deleted.
