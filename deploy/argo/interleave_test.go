@@ -2,6 +2,7 @@ package argo
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,12 +30,15 @@ func writesDoNotInterleave(s *scene) {
 		s.Fatal(err)
 	}
 	var ours []write
+	created := map[string][]time.Time{}
 	past := map[string]int{}
 	for _, w := range writes {
 		switch {
 		case w.user == serviceUser:
 			ours = append(ours, w)
-		case w.verb == "create", w.subresource != "", strings.HasPrefix(w.agent, "argo-kubelet"), strings.HasPrefix(w.agent, "argo-stories"):
+		case w.verb == "create" && w.subresource == "":
+			created[w.pod] = append(created[w.pod], w.answered)
+		case w.subresource != "", strings.HasPrefix(w.agent, "argo-kubelet"), strings.HasPrefix(w.agent, "argo-stories"):
 		default:
 			past[w.verb+" by "+w.user]++
 		}
@@ -42,7 +46,7 @@ func writesDoNotInterleave(s *scene) {
 	if len(past) > 0 {
 		s.Errorf("writes on pods that went past finalizerd: %v", past)
 	}
-	deletions, releases := deletionsOf(ours)
+	deletions, releases := deletionsOf(ours, created)
 	if deletions == nil || releases == 0 {
 		s.Fatalf("%d deletions and %d releases by finalizerd: nothing to compare", len(deletions), releases)
 	}
@@ -58,8 +62,9 @@ func writesDoNotInterleave(s *scene) {
 
 func stamp(t time.Time) string { return fmt.Sprint(t.Format("05.000000")) }
 
-// deletionsOf joins each DELETE with the release of the same pod that follows it, and counts the releases that are left.
-func deletionsOf(ours []write) (deletions []write, releases int) {
+// deletionsOf joins each DELETE with the release of the same pod that follows it, if there is one before the name has a successor, and
+// counts the releases that are left. A pod that was released before needs none.
+func deletionsOf(ours []write, created map[string][]time.Time) (deletions []write, releases int) {
 	joined := map[int]bool{}
 	for i, w := range ours {
 		if w.verb != "delete" {
@@ -67,6 +72,9 @@ func deletionsOf(ours []write) (deletions []write, releases int) {
 		}
 		for j := i + 1; j < len(ours); j++ {
 			if ours[j].pod == w.pod && ours[j].verb == "patch" {
+				if slices.ContainsFunc(created[w.pod], func(at time.Time) bool { return at.After(w.received) && at.Before(ours[j].received) }) {
+					break
+				}
 				w.answered = ours[j].answered
 				joined[j] = true
 				break
