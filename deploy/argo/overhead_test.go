@@ -18,8 +18,7 @@ import (
 const (
 	passedThrough = 10_000
 	rounds        = 50
-	aimedAt       = 500 * time.Microsecond
-	maxAdded      = 5 * aimedAt // fails only what no busy machine explains; the figure is what counts
+	maxAdded      = 500 * time.Microsecond
 	maxGrowth     = 8 << 20
 )
 
@@ -61,12 +60,14 @@ func overhead(s *scene) {
 	}
 	before := s.residentMemory(s.proxies[0])
 	added := make([]time.Duration, rounds)
+	best := time.Hour // of direct ones
 	for i := range added {
 		var with, without []time.Duration
 		for range passedThrough / rounds {
 			with, without = append(with, get(proxied)), append(without, get(direct))
 		}
 		added[i] = median(with) - median(without)
+		best = min(best, median(without))
 		if i%10 == 0 {
 			s.Logf("p50 of a GET: %s direct, %s by way of the sidecar", median(without), median(with))
 		}
@@ -75,9 +76,9 @@ func overhead(s *scene) {
 	note := fmt.Sprintf("memory %.1f MiB, after %d requests %.1f MiB", mebibytes(before), passedThrough, mebibytes(after))
 	suite.report.add(figure{Level: s.level.String(), Story: s.story, What: "added to the p50 of a GET, median of rounds", Seconds: median(added).Seconds(), Note: note})
 	suite.report.add(figure{Level: s.level.String(), Story: s.story, What: "in the quietest round", Seconds: slices.Min(added).Seconds()})
-	s.Logf("the sidecar adds %s to the median GET in the quietest round; the aim is %s", slices.Min(added), aimedAt)
-	if slices.Min(added) > maxAdded {
-		s.Errorf("the sidecar adds %s to the median GET, more than %s", slices.Min(added), maxAdded)
+	// Where a direct GET takes more than a millisecond, the machine is the slow one.
+	if bound := max(maxAdded, best/2); slices.Min(added) > bound {
+		s.Errorf("the sidecar adds %s to the median GET, more than %s", slices.Min(added), bound)
 	}
 	if after > before+maxGrowth {
 		s.Errorf("the sidecar grew from %.1f to %.1f MiB", mebibytes(before), mebibytes(after))
