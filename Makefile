@@ -55,7 +55,7 @@ test-e2e: build-local $(BIN)/grpcurl ## End-to-end tests on a real kube-apiserve
 		go test -race -count=1 -timeout 30m ./deploy/e2e/...
 
 .PHONY: e2e-argo
-e2e-argo: build-finalizerd build-local build-argo ## Real Argo Workflows: alone, with finalizerd, and with the sidecar (15 minutes)
+e2e-argo: build-finalizerd build-local build-argo ## Real Argo Workflows: alone, with finalizerd, and with the sidecar (25 minutes)
 	@unset KUBECONFIG; cd deploy/argo && go test -vet=off ./internal/... && FINALIZERD_E2E_BIN="$(BIN)" \
 		go test -vet=off -count=1 -v -timeout 45m -run '$(ARGO_RUN)' .
 
