@@ -57,6 +57,14 @@ func (c *connection) fromEnvironment(flags *pflag.FlagSet, environ []string) err
 	return nil
 }
 
+// openFrom is open after fromEnvironment.
+func (c *connection) openFrom(flags *pflag.FlagSet, environ []string) (*client.Client, error) {
+	if err := c.fromEnvironment(flags, environ); err != nil {
+		return nil, err
+	}
+	return c.open()
+}
+
 func (c *connection) open() (*client.Client, error) {
 	opts := []client.Option{client.WithUserAgent("finalizerd-cli/" + buildVersion().Version), client.WithDefaultTimeout(callTimeout)}
 	if c.tokenFile != "" {

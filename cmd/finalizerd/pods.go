@@ -103,10 +103,7 @@ the service releases it by itself ("-": no time is known). It changes nothing.
 			if err != nil {
 				return err
 			}
-			if err := at.fromEnvironment(cmd.Flags(), environ); err != nil {
-				return err
-			}
-			c, err := at.open()
+			c, err := at.openFrom(cmd.Flags(), environ)
 			if err != nil {
 				return err
 			}

@@ -44,10 +44,7 @@ Each call is in the audit log of the service as forced. It is safe to repeat.
 			if err != nil {
 				return err
 			}
-			if err := at.fromEnvironment(cmd.Flags(), environ); err != nil {
-				return err
-			}
-			c, err := at.open()
+			c, err := at.openFrom(cmd.Flags(), environ)
 			if err != nil {
 				return err
 			}

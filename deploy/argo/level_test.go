@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -187,6 +188,13 @@ func (s *setup) startController(ctx context.Context, t *testing.T, o controllerO
 	t.Helper()
 	if o.kubeconfig == "" {
 		o.kubeconfig = s.argo.controller
+	}
+	for _, port := range []string{"6060", "9090"} {
+		listener, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			t.Fatalf("port %s is needed by Argo's controller, which cannot be told another; is another run under way? %v", port, err)
+		}
+		_ = listener.Close()
 	}
 	env := []string{"LEADER_ELECTION_DISABLE=true", "LEADER_ELECTION_IDENTITY=test", fmt.Sprintf("ARGO_POD_STATUS_CAPTURE_FINALIZER=%t", !o.featureOff)}
 	c, err := start(spec{

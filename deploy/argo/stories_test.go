@@ -180,24 +180,28 @@ func (s *scene) twentyRunning(name string) {
 }
 
 func terminate(s *scene) {
-	defer s.clear()
-	s.twentyRunning("terminated")
-	begin := time.Now()
-	if _, err := s.server.TerminateWorkflow(s.ctx, &workflowpkg.WorkflowTerminateRequest{Namespace: s.ns, Name: "terminated"}); err != nil {
-		s.Fatal(err)
-	}
-	s.measure("until Failed", begin, time.Minute, s.inPhase("terminated", wfv1.WorkflowFailed), nil)
-	s.measure("until no pod is held", begin, 150*time.Second, s.noneHeld, s.heldNote)
+	s.endsRunning("terminated", func(name string) error {
+		_, err := s.server.TerminateWorkflow(s.ctx, &workflowpkg.WorkflowTerminateRequest{Namespace: s.ns, Name: name})
+		return err
+	})
 }
 
 func stop(s *scene) {
+	s.endsRunning("stopped", func(name string) error {
+		_, err := s.server.StopWorkflow(s.ctx, &workflowpkg.WorkflowStopRequest{Namespace: s.ns, Name: name})
+		return err
+	})
+}
+
+// endsRunning ends a workflow whose pods run.
+func (s *scene) endsRunning(name string, end func(name string) error) {
 	defer s.clear()
-	s.twentyRunning("stopped")
+	s.twentyRunning(name)
 	begin := time.Now()
-	if _, err := s.server.StopWorkflow(s.ctx, &workflowpkg.WorkflowStopRequest{Namespace: s.ns, Name: "stopped"}); err != nil {
+	if err := end(name); err != nil {
 		s.Fatal(err)
 	}
-	s.measure("until Failed", begin, time.Minute, s.inPhase("stopped", wfv1.WorkflowFailed), nil)
+	s.measure("until Failed", begin, time.Minute, s.inPhase(name, wfv1.WorkflowFailed), nil)
 	s.measure("until no pod is held", begin, 150*time.Second, s.noneHeld, s.heldNote)
 }
 

@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 
 	pb "github.com/finalizerd/finalizerd/gen/finalizer/v1"
@@ -43,20 +39,7 @@ var resourceOf = map[string]struct {
 // readBase returns the objects of one file of the kustomize base.
 func readBase(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
-	body, err := os.ReadFile(filepath.Join(baseDir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var objects []*unstructured.Unstructured
-	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(body), 4096); ; {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(&object.Object); errors.Is(err, io.EOF) {
-			return objects
-		} else if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		objects = append(objects, object)
-	}
+	return readObjects(t, filepath.Join(baseDir, file))
 }
 
 // createStrictly creates an object; a field that the API does not know is an
