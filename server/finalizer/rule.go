@@ -53,10 +53,6 @@ type Decision struct {
 	Need     Need
 }
 
-// Forced reports whether the decision gives up a result that may not be stored,
-// which operators want to hear of.
-func (d Decision) Forced() bool { return d.Action == ActionRelease && d.Reason == ReasonMaxHold }
-
 func releaseFor(r Reason) Decision { return Decision{Action: ActionRelease, Reason: r} }
 
 func keepFor(r Reason, need Need) Decision { return Decision{Reason: r, Need: need} }

@@ -143,7 +143,8 @@ func TestDecideWithMaxHold(t *testing.T) {
 			e    Evidence
 			want bool
 		}{{ruled(since(time.Hour)), true}, {ruled(since(time.Hour - 1)), false}, {ruled(since(time.Hour), gone), false}} {
-			if got := p.Decide(c.e).Forced(); got != c.want {
+			d := p.Decide(c.e)
+			if got := d.Action == ActionRelease && (Act{Reason: d.Reason}).Forced(); got != c.want {
 				t.Errorf("forced: %v", got)
 			}
 		}
