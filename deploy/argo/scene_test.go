@@ -204,6 +204,16 @@ func (s *scene) state() string {
 	return b.String()
 }
 
+func podNodes(wf *wfv1.Workflow) int {
+	n := 0
+	for _, node := range wf.Status.Nodes {
+		if node.Type == wfv1.NodeTypePod {
+			n++
+		}
+	}
+	return n
+}
+
 // nodesOf counts the pod nodes of a workflow by phase.
 func nodesOf(wf *wfv1.Workflow) string {
 	counts := map[string]int{}

@@ -30,6 +30,7 @@ func stories() []story {
 		{"story4_B9_feature_switched_off_with_pods_held", 5 * time.Minute, featureOff},
 		{"story5_B18_pending_pod_deleted_by_hand", 5 * time.Minute, deletePending},
 		{"story5_B15_uncaptured_pod_deleted_by_hand", 5 * time.Minute, deleteUncaptured},
+		{"story5_B15_deleted_before_its_node_was_stored", 6 * time.Minute, deleteUnstored},
 		{"story6_B26_podGC_OnPodCompletion_with_1000_pods", 10 * time.Minute, podGC},
 		{"story7_terminate", 4 * time.Minute, terminate},
 		{"story7_stop", 4 * time.Minute, stop},
@@ -141,8 +142,34 @@ func deletePending(s *scene) {
 func deleteUncaptured(s *scene) {
 	defer s.clear()
 	s.submit(shape{name: "uncaptured", pods: 5, pod: map[string]string{runAnnotation: "4s"}})
-	s.must("the pods run", time.Minute, func() bool { return len(s.podsOf(s.ns)) == 5 })
+	s.must("the pods are there, and their nodes are stored", time.Minute, func() bool {
+		return len(s.podsOf(s.ns)) == 5 && podNodes(s.workflow("uncaptured")) == 5
+	})
 	s.controller.kill()
+	// Longer than the reconciler's graces: what is not captured stays.
+	s.keepsDeleted("uncaptured", 10*time.Second)
+}
+
+// deleteUnstored: the controller dies between the creation of the pods and the storing of their nodes. Back again, it stores nodes that
+// are younger than their pods, which are no new attempt's: a rerun would lose the results.
+func deleteUnstored(s *scene) {
+	defer s.clear()
+	admit := s.refuseStoring()
+	s.submit(shape{name: "unstored", pods: 5, pod: map[string]string{runAnnotation: "4s"}})
+	s.must("the pods are there", time.Minute, func() bool { return len(s.podsOf(s.ns)) == 5 })
+	s.controller.kill()
+	admit()
+	if n := podNodes(s.workflow("unstored")); n > 0 {
+		s.Fatalf("%d nodes are stored already", n)
+	}
+	// Longer than the reconciler's minimum age.
+	s.keepsDeleted("unstored", 40*time.Second)
+}
+
+// keepsDeleted deletes the five pods of the workflow by hand once they have ended, sees that they stay for that long, and starts the
+// controller, which must get their results: a pod that ran again would not be terminating, and stay.
+func (s *scene) keepsDeleted(workflow string, stay time.Duration) {
+	s.Helper()
 	s.must("the pods have ended", time.Minute, func() bool {
 		list, err := s.admin.CoreV1().Pods(s.ns).List(s.ctx, metav1.ListOptions{FieldSelector: "status.phase=Succeeded"})
 		return err == nil && len(list.Items) == 5
@@ -152,13 +179,12 @@ func deleteUncaptured(s *scene) {
 			s.Fatal(err)
 		}
 	}
-	// Longer than the reconciler's graces: what is not captured stays.
-	if took, gone := s.until(time.Now(), 10*time.Second, func() bool { return s.held() < 5 }); gone {
+	if took, gone := s.until(time.Now(), stay, func() bool { return s.held() < 5 }); gone {
 		s.Fatalf("a pod that was not captured was released after %s", took)
 	}
 	begin := time.Now()
 	s.startController(s.ctx, s.T, controllerOptions{})
-	s.measure("from the start of the controller until Succeeded", begin, time.Minute, s.inPhase("uncaptured", wfv1.WorkflowSucceeded), nil)
+	s.measure("from the start of the controller until Succeeded", begin, time.Minute, s.inPhase(workflow, wfv1.WorkflowSucceeded), nil)
 	s.measure("and until the pods are gone", begin, 150*time.Second, s.noPods, s.leftNote)
 }
 

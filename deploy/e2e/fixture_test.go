@@ -126,7 +126,7 @@ func (f *fixture) workflow(name string, nodes ...node) workflow {
 		"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
 		"metadata": map[string]any{"name": name},
 		"spec":     map[string]any{},
-		"status":   map[string]any{"phase": "Running", "nodes": nodesOf(nodes)},
+		"status":   map[string]any{"phase": "Running", "startedAt": now(), "nodes": nodesOf(nodes)},
 	}}
 	stored, err := f.plane.workflows.Namespace(f.ns).Create(f.ctx, object, metav1.CreateOptions{})
 	if err != nil {

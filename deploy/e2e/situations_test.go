@@ -59,6 +59,22 @@ func nodeIs(phase string, more map[string]any) func(*fixture, workflow, *corev1.
 	}
 }
 
+// retried is what Argo Server leaves of a completed workflow that it sets to run
+// again, with these nodes changed.
+func retried(nodes map[string]any) func(*fixture, workflow, *corev1.Pod) {
+	status := map[string]any{
+		"startedAt": now(), "finishedAt": nil,
+		"conditions": []map[string]any{{"type": "Completed", "status": "False"}},
+	}
+	if nodes != nil {
+		status["nodes"] = nodes
+	}
+	return statusIs(status)
+}
+
+// now is the time as Argo stores it.
+func now() string { return metav1.Now().UTC().Format(time.RFC3339) }
+
 func labelled(f *fixture, _ workflow, pod *corev1.Pod) {
 	f.patchPod(pod, map[string]any{"metadata": map[string]any{"labels": map[string]any{labelDone: "true"}}})
 }
@@ -178,13 +194,21 @@ func situations() map[string]situation {
 		},
 		"B46 deleted, and its node removed by a retry": {
 			finished, then(deleted, func(f *fixture, wf workflow, pod *corev1.Pod) {
-				f.patchStatus(wf, map[string]any{"nodes": map[string]any{pod.Name: nil}})
+				retried(map[string]any{pod.Name: nil})(f, wf, pod)
 			}),
 			pb.HoldReason_HOLD_REASON_NODE_REMOVED, "gone", gone, []string{"patch"},
 		},
 		"B46 deleted, and its node a newer attempt's": {
-			finished, then(deleted, nodeIs("Pending", map[string]any{"startedAt": later})),
+			finished, then(deleted, nodeIs("Pending", map[string]any{"startedAt": later}), retried(nil)),
 			pb.HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED, "gone", gone, []string{"patch"},
+		},
+		"B15 deleted, and its controller died before it stored a node": {
+			finished, then(statusIs(map[string]any{"phase": nil, "startedAt": nil, "nodes": nil}), deleted),
+			pb.HoldReason_HOLD_REASON_NOT_CAPTURED, "held", held, nil,
+		},
+		"B15 deleted, and its node stored late by a controller that came back": {
+			finished, then(deleted, nodeIs("Pending", map[string]any{"startedAt": later})),
+			pb.HoldReason_HOLD_REASON_NOT_CAPTURED, "held", held, nil,
 		},
 		"B07 owned by another kind": {
 			makes(inPhase(corev1.PodSucceeded), withOwner(metav1.OwnerReference{

@@ -6,6 +6,12 @@
 // kube implements. The decisions, Judge and its kin, are pure functions of what
 // was read; Service orders the work in lanes and carries it out.
 //
+// Other than the design has it, NODE_REMOVED and ATTEMPT_SUPERSEDED need more than
+// an absent or a younger node: the stored Workflow must have been retried since
+// the pod was created. Argo's controller makes a pod before it stores its node, and
+// one that dies in between stores it later, younger than the pod whose result it
+// then takes; see Policy.setAside.
+//
 // It may import package lane, the standard library, x/sync and apimachinery's
 // plain types, and neither gRPC, generated code nor client-go.
 //

@@ -118,14 +118,40 @@ func (p Policy) judgeNode(e Evidence) Reason {
 	if !pod.Terminating() || pod.NodeID == "" {
 		return ReasonNone
 	}
-	node, stored := wf.Nodes[pod.NodeID]
+	_, stored := wf.Nodes[pod.NodeID]
 	switch {
-	case !stored && e.Now.Sub(pod.CreatedAt) > p.MinAge:
-		return ReasonNodeRemoved
-	case stored && node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance:
+	case p.superseded(pod, wf):
 		return ReasonAttemptSuperseded
+	case !stored && p.setAside(pod, wf) && e.Now.Sub(pod.CreatedAt) > p.MinAge:
+		return ReasonNodeRemoved
 	}
 	return ReasonNone
+}
+
+// superseded reports whether the pod's stored node is a newer attempt's.
+func (p Policy) superseded(pod *Pod, wf Workflow) bool {
+	node, stored := wf.Nodes[pod.NodeID]
+	return stored && node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance && p.setAside(pod, wf)
+}
+
+// setAside reports whether a retry may have given up the pod: the present run
+// began after it. Without this a pod would be lost whose controller died between
+// its creation and the storing of its node: the node is absent until the
+// controller is back, which then stores it with a start of that moment, and takes
+// the result from the pod (createWorkflowPod in Argo's workflow/controller). Argo
+// sets startedAt anew in a retry and leaves the condition Completed behind
+// (createNewRetryWorkflow in its workflow/util); only completed workflows are
+// retried. A pod that was created within the clocks' tolerance of the retry counts
+// as given up, and so does one of a workflow that runs without telling since when,
+// which is not Argo's doing.
+func (p Policy) setAside(pod *Pod, wf Workflow) bool {
+	switch {
+	case wf.Completed: // nobody takes the result any more
+		return true
+	case wf.StartedAt.IsZero():
+		return wf.Phase != "" && wf.Phase != "Pending"
+	}
+	return wf.CompletedOnce && pod.CreatedAt.Sub(wf.StartedAt) <= p.ClockTolerance
 }
 
 // Captured reports whether the stored Workflow has the result of every node

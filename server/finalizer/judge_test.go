@@ -3,7 +3,6 @@ package finalizer
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ var judgeNow = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 // evidence is a succeeded pod, ten minutes old, of a running workflow that has
 // its node as Running: nothing gives leave.
 func evidence(change ...func(*Evidence)) Evidence {
-	wf := Workflow{Key: flowA, Exists: true, UID: flowUID(flowA)}
+	wf := Workflow{Key: flowA, Exists: true, UID: flowUID(flowA), Phase: "Running", StartedAt: judgeNow.Add(-11 * time.Minute)}
 	wf.SetNodes(map[string]Node{"node-p": {Type: "Pod", Phase: "Running", StartedAt: judgeNow.Add(-10 * time.Minute)}})
 	e := Evidence{
 		Pod:      podOf(flowA, "p", func(p *Pod) { p.CreatedAt = judgeNow.Add(-10 * time.Minute) }),
@@ -40,6 +39,23 @@ func stored(n Node) func(*Evidence) {
 }
 
 func noNode(e *Evidence) { e.Workflow.SetNodes(nil) }
+
+// retried is a workflow that had completed and was set to run again just now.
+func retried(e *Evidence) {
+	e.Workflow.CompletedOnce, e.Workflow.StartedAt = true, e.Now
+}
+
+// retriedBeforePod is one that was retried that long before the pod was created.
+func retriedBeforePod(d time.Duration) func(*Evidence) {
+	return func(e *Evidence) {
+		e.Workflow.CompletedOnce, e.Workflow.StartedAt = true, e.Pod.CreatedAt.Add(-d)
+	}
+}
+
+// begunBy is what the stored status tells of the workflow's begin.
+func begunBy(phase string, start time.Time) func(*Evidence) {
+	return onFlow(func(w *Workflow) { w.Phase, w.StartedAt = phase, start })
+}
 
 func child(phase string) func(*Evidence) {
 	return func(e *Evidence) {
@@ -132,15 +148,22 @@ func TestJudge(t *testing.T) {
 		{"B11 a pod without owner is never releasable", []func(*Evidence){onPod(func(p *Pod) { p.Owner = Owner{} })}, Verdict{Reason: ReasonUnowned}},
 		{"a Workflow of another group is none", []func(*Evidence){onPod(func(p *Pod) { p.Owner.Group = "example.com" })}, Verdict{Reason: ReasonUnowned}},
 
-		{"B46 a terminating pod whose node a retry removed is released", []func(*Evidence){noNode, ending}, release(ReasonNodeRemoved)},
-		{"B46 one as old as the minimum age is kept", []func(*Evidence){noNode, ending, aged(30 * time.Second)}, keep},
-		{"B46 one just older is released", []func(*Evidence){noNode, ending, aged(30*time.Second + 1)}, release(ReasonNodeRemoved)},
+		{"B46 a terminating pod whose node a retry removed is released", []func(*Evidence){retried, noNode, ending}, release(ReasonNodeRemoved)},
+		{"B46 one as old as the minimum age is kept", []func(*Evidence){retried, noNode, ending, aged(30 * time.Second)}, keep},
+		{"B46 one just older is released", []func(*Evidence){retried, noNode, ending, aged(30*time.Second + 1)}, release(ReasonNodeRemoved)},
+		{"B15 one whose node was never stored, of a workflow that was never retried, is kept", []func(*Evidence){noNode, ending, aged(time.Hour)}, keep},
+		{"B15 nor is one of a workflow of which nothing is stored yet released", []func(*Evidence){noNode, ending, aged(time.Hour), begunBy("", time.Time{})}, keep},
+		{"B15 one whose controller came back and stored the node later is kept", []func(*Evidence){ending, startedAfterPod(time.Minute)}, keep},
+		{"B15 also in a workflow that was retried before the pod was created", []func(*Evidence){ending, retriedBeforePod(5*time.Second + 1), startedAfterPod(time.Minute)}, keep},
+		{"B46 a retry up to the clock tolerance before it gives it up", []func(*Evidence){ending, retriedBeforePod(5 * time.Second), startedAfterPod(time.Minute)}, release(ReasonAttemptSuperseded)},
+		{"B46 a workflow that runs without telling since when may have been retried", []func(*Evidence){ending, startedAfterPod(time.Minute), begunBy("Running", time.Time{})}, release(ReasonAttemptSuperseded)},
+		{"B15 one that waits without telling since when has not", []func(*Evidence){ending, startedAfterPod(time.Minute), begunBy("Pending", time.Time{})}, keep},
 		{"a pod that is not terminating and has no node stored is kept", []func(*Evidence){noNode}, keep},
-		{"B46 a terminating pod whose node is a newer attempt's is released", []func(*Evidence){ending, startedAfterPod(6 * time.Second)}, release(ReasonAttemptSuperseded)},
-		{"B46 a node that started after the pod by the clock tolerance is its own", []func(*Evidence){ending, startedAfterPod(5 * time.Second)}, keep},
+		{"B46 a terminating pod whose node is a newer attempt's is released", []func(*Evidence){retried, ending, startedAfterPod(6 * time.Second)}, release(ReasonAttemptSuperseded)},
+		{"B46 a node that started after the pod by the clock tolerance is its own", []func(*Evidence){retried, ending, startedAfterPod(5 * time.Second)}, keep},
 		{"B46 a node that started before the pod is its own", []func(*Evidence){ending, startedAfterPod(-6 * time.Second)}, keep},
 		{"a node that never started is its own", []func(*Evidence){ending, stored(Node{Phase: "Pending"})}, keep},
-		{"a newer attempt's node gives no leave while the pod is not terminating", []func(*Evidence){startedAfterPod(time.Minute)}, keep},
+		{"a newer attempt's node gives no leave while the pod is not terminating", []func(*Evidence){retried, startedAfterPod(time.Minute)}, keep},
 
 		{"B43 a pending pod that is neither terminating nor being deleted is kept", []func(*Evidence){onPod(pending)}, keep},
 		{"B18 a terminating pod that never started is released", []func(*Evidence){onPod(pending), ending}, release(ReasonNeverStarted)},
@@ -207,6 +230,7 @@ func randomEvidence(r *rand.Rand) Evidence {
 	e.Workflow = Workflow{
 		Key: flowA, Exists: r.IntN(8) > 0, UID: e.Pod.Owner.UID, Deleting: r.IntN(8) == 0,
 		Completed: r.IntN(2) == 0, NamespaceTerminating: r.IntN(8) == 0, Unknown: pick("", "", "offloaded"),
+		Phase: pick("", "Pending", "Running", "Running"), StartedAt: at(), CompletedOnce: r.IntN(2) == 0,
 	}
 	if r.IntN(8) == 0 {
 		e.Workflow.UID = "another"
@@ -256,6 +280,8 @@ func checkJudged(t *testing.T, e Evidence) {
 		t.Errorf("releasable, yet a status is wanted: %+v: %+v", v, e)
 	case v.NeedsStatus && e.Pod.Status != nil:
 		t.Errorf("the status is there, yet it is wanted: %+v: %+v", v, e)
+	case v.Releasable && !e.Deleting && givenUp(v.Reason) && neverRetried(e):
+		t.Errorf("B15: taken for given up, yet there was no retry: %+v: %+v", v, e)
 	case v.Reason == ReasonNone:
 		t.Errorf("no reason: %+v", e)
 	}
@@ -263,6 +289,15 @@ func checkJudged(t *testing.T, e Evidence) {
 		t.Errorf("no explanation: %+v", v)
 	}
 	checkJudgedAlike(t, p, e, v)
+}
+
+func givenUp(r Reason) bool { return r == ReasonNodeRemoved || r == ReasonAttemptSuperseded }
+
+// neverRetried reports whether the stored status rules out that a retry gave up
+// the pod.
+func neverRetried(e Evidence) bool {
+	wf := e.Workflow
+	return !wf.Completed && !wf.StartedAt.IsZero() && (!wf.CompletedOnce || wf.StartedAt.Add(6*time.Second).Before(e.Pod.CreatedAt))
 }
 
 // checkJudgedAlike holds the verdict against those on slightly other evidence.
@@ -273,7 +308,7 @@ func checkJudgedAlike(t *testing.T, p Policy, e Evidence, v Verdict) {
 	switch got := p.Judge(other); {
 	case got.Releasable && !v.Releasable:
 		t.Errorf("B34: to know less gives leave: %+v, %+v: %+v", got, v, e)
-	case got.Releasable && slices.Contains([]Reason{ReasonNodeRemoved, ReasonAttemptSuperseded}, got.Reason),
+	case got.Releasable && givenUp(got.Reason),
 		got.Reason == ReasonCaptured && !e.Remembered:
 		t.Errorf("B34: an unknown node gives leave: %+v: %+v", got, e)
 	}

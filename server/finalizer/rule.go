@@ -161,15 +161,16 @@ func (p Policy) decideTerminating(e Evidence) Decision {
 		if p.Captured(pod, wf) {
 			return Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: p.capturedAt(pod, wf)}
 		}
-		node, stored := wf.Nodes[pod.NodeID]
+		_, stored := wf.Nodes[pod.NodeID]
 		switch ripe := pod.CreatedAt.Add(p.MinAge); {
-		case stored && node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance:
+		case p.superseded(pod, wf):
 			return releaseFor(ReasonAttemptSuperseded)
-		case !stored && !wf.ReadAt.Before(ripe):
+		case stored || !p.setAside(pod, wf):
+		case !wf.ReadAt.Before(ripe):
 			return releaseFor(ReasonNodeRemoved)
-		case !stored && e.Now.Before(ripe):
+		case e.Now.Before(ripe):
 			d.At = ripe
-		case !stored:
+		default:
 			// The read is from before the pod was old enough to have its node
 			// stored: its absence there proves nothing yet.
 			d.Need = NeedWorkflow
@@ -301,7 +302,7 @@ func (p Policy) decideHidden(e Evidence, d Decision) Decision {
 		return d
 	case wf.Unknown != "" || pod.NodeID == "" || !stored || p.Captured(pod, wf):
 		return d
-	case node.Captured() && p.olderAttempt(pod, node), node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance:
+	case node.Captured() && p.olderAttempt(pod, node), p.superseded(pod, wf):
 		return d
 	}
 	since := e.hiddenSince()

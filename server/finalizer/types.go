@@ -126,11 +126,18 @@ func (p *Pod) Removed() bool {
 type Workflow struct {
 	Key WorkflowKey
 	// ReadAt is when the live read began, by the clock of this process.
-	ReadAt               time.Time
-	Exists               bool
-	UID                  types.UID
-	Deleting             bool
-	Completed            bool // phase Succeeded, Failed or Error, or label completed=true
+	ReadAt    time.Time
+	Exists    bool
+	UID       types.UID
+	Deleting  bool
+	Phase     string // as stored; empty until the controller has stored its first pass
+	Completed bool   // phase Succeeded, Failed or Error, or label completed=true
+	// CompletedOnce: it has been completed, now or before a retry (the condition
+	// Completed is stored, true or false).
+	CompletedOnce bool
+	// StartedAt is when the present run began: a retry sets it anew. Zero: not
+	// stored.
+	StartedAt            time.Time
 	NamespaceTerminating bool
 	// Unknown says why the nodes could not be learnt: offloaded or unreadable
 	// status. Empty: Nodes is complete.

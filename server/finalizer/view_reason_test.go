@@ -67,7 +67,7 @@ func TestB41GetPodTellsSinceAndUntil(t *testing.T) {
 		{name: "node not ready since nobody knows when", pod: []func(*Pod){sleepy, running}, prepare: running1, health: &lost, reason: ReasonNotCaptured, since: minutes + 30*time.Second, words: "Running"},
 		{name: "the health of the node cannot be learnt", pod: []func(*Pod){sleepy, running}, prepare: running1, health: &healthOf{err: unavailable()}, reason: ReasonNotCaptured, since: minutes + 30*time.Second, words: "Running"},
 		{name: "until max-hold", pod: []func(*Pod){sleepy}, prepare: running1, maxHold: 5 * minutes, reason: ReasonNotCaptured, since: minutes + 30*time.Second, until: 4 * minutes, words: "Running"},
-		{name: "node removed", pod: []func(*Pod){sleepy}, prepare: flowWith(func(w *Workflow) { w.SetNodes(nil) }), reason: ReasonNodeRemoved, since: -1, releasable: true, words: "retry removed"},
+		{name: "node removed", pod: []func(*Pod){sleepy}, prepare: flowWith(func(w *Workflow) { w.SetNodes(nil); w.CompletedOnce, w.StartedAt = true, time.Now() }), reason: ReasonNodeRemoved, since: -1, releasable: true, words: "retry removed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

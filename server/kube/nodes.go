@@ -36,6 +36,25 @@ type wireStatus struct {
 	Nodes                    json.RawMessage `json:"nodes"`
 	CompressedNodes          string          `json:"compressedNodes"`
 	OffloadNodeStatusVersion string          `json:"offloadNodeStatusVersion"`
+	StartedAt                lenientTime     `json:"startedAt"`
+	Conditions               json.RawMessage `json:"conditions"`
+}
+
+// completedOnce looks for the condition Completed. Conditions that cannot be read
+// count as none.
+func (s wireStatus) completedOnce() bool {
+	var conditions []struct {
+		Type string `json:"type"`
+	}
+	if !present(s.Conditions) || json.Unmarshal(s.Conditions, &conditions) != nil {
+		return false
+	}
+	for _, c := range conditions {
+		if c.Type == "Completed" {
+			return true
+		}
+	}
+	return false
 }
 
 type wireNode struct {
@@ -85,6 +104,7 @@ func decodeWorkflow(body []byte, key finalizer.WorkflowKey, maxUnpacked int64) (
 			return out, nil
 		}
 	}
+	out.Phase, out.StartedAt, out.CompletedOnce = s.Phase, s.StartedAt.Time, s.completedOnce()
 	switch s.Phase {
 	case "Succeeded", "Failed", "Error":
 		out.Completed = true

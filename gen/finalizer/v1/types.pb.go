@@ -153,10 +153,13 @@ const (
 	// Releasable, and released by itself: the namespace is being deleted.
 	HoldReason_HOLD_REASON_NAMESPACE_TERMINATING HoldReason = 8
 	// Releasable, and released by itself: the pod is terminating, is older than
-	// 30 s, and its node is no longer in the stored Workflow: a retry removed it.
+	// 30 s, and its node is no longer in the stored Workflow, which was retried
+	// since the pod was created. A node that was never stored, as by a controller
+	// that died before it could, is no such node: NOT_CAPTURED.
 	HoldReason_HOLD_REASON_NODE_REMOVED HoldReason = 9
 	// Releasable, and released by itself: the pod is terminating and its node in
-	// the stored Workflow belongs to a newer attempt, which needs the name.
+	// the stored Workflow belongs to a newer attempt, which needs the name: the
+	// Workflow was retried since the pod was created.
 	HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED HoldReason = 10
 	// Releasable: the pod has finished, its Workflow has completed, and the label
 	// workflows.argoproj.io/completed is not "true". By itself when the pod is
