@@ -98,15 +98,19 @@ func TestFirstListAlone(t *testing.T) {
 		},
 		"B46 the stored node belongs to a newer attempt": {
 			given: func(w *world) {
-				w.flow("y=Running")
+				w.flow("~", "y=Running")
 				w.flows[flowA].Nodes["node-x"] = finalizer.Node{Type: "Pod", Phase: "Pending", StartedAt: time.Now()}
 				w.put(pod("x", deleted))
 			},
 			want: "release x",
 		},
 		"B46 the node is gone from the stored workflow": {
-			given: func(w *world) { w.flow("y=Running"); w.put(pod("x", deleted)) },
+			given: func(w *world) { w.flow("~", "y=Running"); w.put(pod("x", deleted)) },
 			want:  "release x",
+		},
+		"B15 its controller died before it stored the node": {
+			given: func(w *world) { w.flow("y=Running"); w.put(pod("x", deleted)) },
+			after: time.Hour,
 		},
 		"the workflow is being deleted": {
 			given: func(w *world) {

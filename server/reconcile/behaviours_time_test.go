@@ -270,7 +270,7 @@ func TestB46PodThatIsMerelyNewIsKept(t *testing.T) {
 func TestB46NodeThatIsNotStoredInTimeIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.flow()
+		w.flow("~")
 		w.put(pod("x", young, deleted))
 		w.start(t)
 		pause(29 * time.Second)

@@ -159,16 +159,20 @@ func (w *world) edit(name string, f edit) {
 }
 
 // flow stores flowA with a node for each name and phase, "name=Phase"; "!" for
-// the phase of the workflow: completed.
+// the phase of the workflow: completed; "~": a retry set it to run again just now.
 func (w *world) flow(nodes ...string) { w.flowOf(flowA, nodes...) }
 
 func (w *world) flowOf(key finalizer.WorkflowKey, nodes ...string) {
-	wf := finalizer.Workflow{Exists: true, UID: types.UID("wf-" + key.Name)}
+	wf := finalizer.Workflow{Exists: true, UID: types.UID("wf-" + key.Name), Phase: "Running", StartedAt: w.born.Add(-20 * time.Minute)}
 	stored := map[string]finalizer.Node{}
 	for _, s := range nodes {
 		name, phase, _ := strings.Cut(s, "=")
-		if name == "!" {
+		switch name {
+		case "!":
 			wf.Completed = true
+			continue
+		case "~":
+			wf.CompletedOnce, wf.StartedAt = true, time.Now()
 			continue
 		}
 		n := finalizer.Node{Type: "Pod", Phase: phase, StartedAt: w.born.Add(-10 * time.Minute)}
