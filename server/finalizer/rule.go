@@ -48,9 +48,10 @@ type Decision struct {
 	// At, with Keep, is when to look again although nothing has changed. Zero:
 	// only a change can matter.
 	At time.Time
-	// Releases: at At the pod is released, if nothing changes.
-	Releases bool
-	Need     Need
+	// ReleaseAt, with Keep, is when the pod is released if nothing changes; never
+	// before At. Zero: no time is known.
+	ReleaseAt time.Time
+	Need      Need
 }
 
 func releaseFor(r Reason) Decision { return Decision{Action: ActionRelease, Reason: r} }
@@ -132,13 +133,13 @@ func (p Policy) decideOrphan(e Evidence) Decision {
 	if ripe := pod.CreatedAt.Add(p.MinAge); e.Now.Before(ripe) {
 		if pod.Terminating() {
 			if pod.Status == nil {
-				return Decision{Reason: ReasonOrphaned, Need: NeedStatus, At: ripe, Releases: true}
+				return Decision{Reason: ReasonOrphaned, Need: NeedStatus, At: ripe, ReleaseAt: ripe}
 			}
 			if neverStarted(pod) {
 				return releaseFor(ReasonNeverStarted)
 			}
 		}
-		return Decision{Reason: ReasonOrphaned, At: ripe, Releases: true}
+		return Decision{Reason: ReasonOrphaned, At: ripe, ReleaseAt: ripe}
 	}
 	return releaseFor(ReasonOrphaned)
 }
@@ -217,8 +218,8 @@ func (p Policy) decideLost(e Evidence, d Decision) Decision {
 	case h.Ready || h.Since.IsZero(): // nobody knows for how long it is not
 		d.At = earlier(d.At, e.Now.Add(nodePoll))
 	case e.Now.Before(h.Since.Add(p.NodeLost)):
-		at := earlier(d.At, h.Since.Add(p.NodeLost)) // its node may count as removed before
-		d = Decision{Reason: ReasonNodeLost, Since: h.Since, At: at, Releases: true}
+		lost := h.Since.Add(p.NodeLost)
+		d = Decision{Reason: ReasonNodeLost, Since: h.Since, At: earlier(d.At, lost), ReleaseAt: lost}
 	default:
 		return Decision{Action: ActionRelease, Reason: ReasonNodeLost, Since: h.Since}
 	}
@@ -234,7 +235,7 @@ func (p Policy) decideQuiet(e Evidence) Decision {
 		// never looked at again (B36).
 		d := Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: since, MarkCompleted: wf.Completed && mayLabel(pod)}
 		if due := since.Add(p.CaptureGrace); !since.IsZero() && e.Now.Before(due) {
-			d.Action, d.MarkCompleted, d.At, d.Releases = ActionKeep, false, due, true
+			d.Action, d.MarkCompleted, d.At, d.ReleaseAt = ActionKeep, false, due, due
 		}
 		return d
 	}
@@ -264,7 +265,7 @@ func mayLabel(pod *Pod) bool { return !pod.Completed && !pod.Collected() }
 func (p Policy) straggler(e Evidence, kept Decision) Decision {
 	ripe := e.Pod.CreatedAt.Add(p.MinAge)
 	if e.Now.Before(ripe) {
-		kept.Reason, kept.At, kept.Releases = ReasonWorkflowCompleted, ripe, true
+		kept.Reason, kept.At, kept.ReleaseAt = ReasonWorkflowCompleted, ripe, ripe
 		return kept
 	}
 	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod)}
@@ -332,8 +333,8 @@ func (p Policy) boundHold(pod *Pod, d Decision, now time.Time) Decision {
 	if !now.Before(end) {
 		return Decision{Action: ActionRelease, Reason: ReasonMaxHold, Since: pod.DeletedAt}
 	}
-	if d.Action == ActionKeep && (d.At.IsZero() || end.Before(d.At)) {
-		d.At, d.Releases = end, true
+	if d.Action == ActionKeep {
+		d.At, d.ReleaseAt = earlier(d.At, end), earlier(d.ReleaseAt, end)
 	}
 	return d
 }

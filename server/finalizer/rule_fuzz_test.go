@@ -58,7 +58,7 @@ func checkDecided(t *testing.T, p Policy, e Evidence) {
 	alive := standsFor(e) && e.Pod.Owner.IsWorkflow()
 	released := d.Action == ActionRelease
 	switch {
-	case d.Action != ActionKeep && (d.Need != NeedNothing || !d.At.IsZero() || d.Releases):
+	case d.Action != ActionKeep && (d.Need != NeedNothing || !d.At.IsZero() || !d.ReleaseAt.IsZero()):
 		t.Errorf("it acts, and yet wants more: %+v: %+v", d, e)
 	case d.Action != ActionKeep && d.Reason == ReasonNone:
 		t.Errorf("it acts without a reason: %+v: %+v", d, e)
@@ -72,7 +72,7 @@ func checkDecided(t *testing.T, p Policy, e Evidence) {
 		t.Errorf("B8: another instance's: %+v: %+v", d, e)
 	case d.Action != ActionKeep && !e.Pod.Owner.IsWorkflow() && !e.Pod.Owner.None():
 		t.Errorf("B7: another kind's: %+v: %+v", d, e)
-	case d.Releases && !d.At.After(e.Now), d.Need == NeedNothing && !d.At.IsZero() && !d.At.After(e.Now):
+	case !d.ReleaseAt.IsZero() && (!d.ReleaseAt.After(e.Now) || d.At.IsZero() || d.At.After(d.ReleaseAt)), d.Need == NeedNothing && !d.At.IsZero() && !d.At.After(e.Now):
 		t.Errorf("it would look again at once: %+v: %+v", d, e)
 	}
 	unlabelled := !wf.Completed && !e.Pod.Completed
@@ -121,7 +121,7 @@ func checkAgreed(t *testing.T, p Policy, e Evidence, d Decision) {
 		}
 	}
 	fresh := e.Workflow.ReadAt.Equal(e.Now) && e.Pod.Has(fin)
-	if own && fresh && v.Releasable && d.Action != ActionRelease && !d.Releases && d.Need == NeedNothing {
+	if own && fresh && v.Releasable && d.Action != ActionRelease && d.ReleaseAt.IsZero() && d.Need == NeedNothing {
 		t.Errorf("a caller may release what the rule keeps for good: %+v, %+v: %+v", d, v, e)
 	}
 }

@@ -104,7 +104,7 @@ func TestDecideOnATerminatingPodThatHasNotEnded(t *testing.T) {
 		{"B20 a pod whose workflow is completed is lost too", on{ending, runs, finished, health(NodeHealth{Gone: true})}, lost},
 		{"B20 a captured pod is captured, not lost", on{ending, runs, finishedAgo(0), health(NodeHealth{Gone: true})}, releaseFor(ReasonCaptured).since(judgeNow)},
 		{"B46 a young pod on a NotReady node is looked at when its node may count as removed", on{retried, ending, runs, noNode, aged(time.Second), notReady(time.Minute)},
-			Decision{Reason: ReasonNodeLost, Since: before(time.Minute)}.until(after(29 * time.Second))},
+			Decision{Reason: ReasonNodeLost, Since: before(time.Minute)}.until(after(4 * time.Minute)).look(after(29 * time.Second))},
 		{"B46 a young pod on a ready node too", on{retried, ending, runs, noNode, aged(time.Second), health(NodeHealth{Ready: true})}, kept.look(after(29 * time.Second))},
 	})
 }
@@ -133,7 +133,7 @@ func TestDecideWithMaxHold(t *testing.T) {
 		{"not before a read of the status", on{since(time.Hour), noStatus}, held(ReasonNotCaptured, time.Hour).needs(NeedStatus)},
 		{"not before a look at the cluster node", on{since(time.Hour), runs}, held(ReasonNotCaptured, time.Hour).needs(NeedHealth)},
 		{"after that look it is", on{since(time.Hour), runs, ready}, forced(time.Hour)},
-		{"an earlier look at the cluster node comes first", on{since(time.Hour - 2*time.Minute), runs, ready}, held(ReasonNotCaptured, time.Hour-2*time.Minute).look(after(time.Minute))},
+		{"an earlier look at the cluster node comes first, and the release is told", on{since(time.Hour - 2*time.Minute), runs, ready}, held(ReasonNotCaptured, time.Hour-2*time.Minute).until(after(2 * time.Minute)).look(after(time.Minute))},
 		{"max-hold comes before a later look", on{since(time.Hour - 30*time.Second), runs, ready}, held(ReasonNotCaptured, time.Hour-30*time.Second).until(after(30 * time.Second))},
 		{"a captured pod is captured, not forced", on{since(2 * time.Hour), finishedAgo(time.Minute)}, releaseFor(ReasonCaptured).since(before(time.Minute))},
 		{"an orphan is no forced one", on{since(2 * time.Hour), gone}, releaseFor(ReasonOrphaned)},

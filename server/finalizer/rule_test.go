@@ -56,7 +56,7 @@ func (d Decision) since(t time.Time) Decision { d.Since = t; return d }
 func (d Decision) needs(n Need) Decision      { d.Need = n; return d }
 func (d Decision) look(at time.Time) Decision { d.At = at; return d }
 func (d Decision) until(at time.Time) Decision {
-	d.At, d.Releases = at, true
+	d.At, d.ReleaseAt = at, at
 	return d
 }
 func (d Decision) marked() Decision { d.MarkCompleted = true; return d }

@@ -53,11 +53,7 @@ func (s *standings) note(uid types.UID, st Standing, now time.Time) {
 
 // standing is what a decision says of a pod.
 func (d Decision) standing() Standing {
-	st := Standing{Reason: d.Reason, Releasable: d.Action == ActionRelease, Since: d.Since}
-	if d.Releases {
-		st.ReleaseAt = d.At
-	}
-	return st
+	return Standing{Reason: d.Reason, Releasable: d.Action == ActionRelease, Since: d.Since, ReleaseAt: d.ReleaseAt}
 }
 
 // Note remembers a decision of the rule on a held pod, for lists and metrics.
