@@ -62,14 +62,6 @@ func (c *Cache) Workflows() []finalizer.WorkflowKey {
 	return keys
 }
 
-// PodsOfOwner returns the cached pods whose controller owner has this UID,
-// sorted by name. The empty UID has none.
-func (c *Cache) PodsOfOwner(uid types.UID) []finalizer.Pod {
-	c.pods.mu.RLock()
-	defer c.pods.mu.RUnlock()
-	return c.pods.sorted(c.pods.byOwner[uid])
-}
-
 // Subscribe implements finalizer.Cache.
 func (c *Cache) Subscribe(key finalizer.WorkflowKey) (<-chan struct{}, func()) {
 	return c.pods.subs.add(key)

@@ -26,18 +26,17 @@ const maxGone = 1 << 16
 //
 // Stored pods are immutable.
 type podStore struct {
-	fin     string
-	subs    subscriptions
-	onGone  func(types.UID)
-	onKey   func(finalizer.WorkflowKey)
-	feeds   map[string]*podFeed // by namespace; "" alone: all namespaces
-	mu      sync.RWMutex
-	pods    map[types.NamespacedName]*finalizer.Pod
-	gone    map[types.UID]removal // by an own write
-	byOwner map[types.UID]map[types.NamespacedName]struct{}
-	byKey   map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}
-	held    heldIndex
-	ending  map[types.NamespacedName]time.Time // held and terminating: since when
+	fin    string
+	subs   subscriptions
+	onGone func(types.UID)
+	onKey  func(finalizer.WorkflowKey)
+	feeds  map[string]*podFeed // by namespace; "" alone: all namespaces
+	mu     sync.RWMutex
+	pods   map[types.NamespacedName]*finalizer.Pod
+	gone   map[types.UID]removal // by an own write
+	byKey  map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}
+	held   heldIndex
+	ending map[types.NamespacedName]time.Time // held and terminating: since when
 }
 
 // removal is what is remembered of a removed pod: the version of the removal.
@@ -47,11 +46,10 @@ type removal struct{ namespace, version string }
 func newPodStore(fin string, onGone func(types.UID), onKey func(finalizer.WorkflowKey), namespaces ...string) *podStore {
 	s := &podStore{
 		fin: fin, onGone: onGone, onKey: onKey, feeds: map[string]*podFeed{},
-		pods:    map[types.NamespacedName]*finalizer.Pod{},
-		gone:    map[types.UID]removal{},
-		byOwner: map[types.UID]map[types.NamespacedName]struct{}{},
-		byKey:   map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}{},
-		ending:  map[types.NamespacedName]time.Time{},
+		pods:   map[types.NamespacedName]*finalizer.Pod{},
+		gone:   map[types.UID]removal{},
+		byKey:  map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}{},
+		ending: map[types.NamespacedName]time.Time{},
 	}
 	if len(namespaces) == 0 {
 		namespaces = []string{""}
@@ -190,9 +188,6 @@ func (s *podStore) put(p *finalizer.Pod, e *effects) {
 		}
 	}
 	s.pods[name] = p
-	if p.Owner.UID != "" {
-		addTo(s.byOwner, p.Owner.UID, name)
-	}
 	if key, ok := s.keyOf(p); ok {
 		addTo(s.byKey, key, name)
 	}
@@ -214,7 +209,6 @@ func (s *podStore) drop(cur *finalizer.Pod, e *effects) {
 
 func (s *podStore) unindex(cur *finalizer.Pod) {
 	name := nameOf(cur)
-	removeFrom(s.byOwner, cur.Owner.UID, name)
 	if key, ok := s.keyOf(cur); ok {
 		removeFrom(s.byKey, key, name)
 	}

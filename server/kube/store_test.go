@@ -105,16 +105,13 @@ func TestCacheIsNewerOfWatchAndOwnWrites(t *testing.T) {
 				if p.Has(fin) {
 					got += " held"
 				}
-				if n := len(c.PodsOfOwner("wu")); n != 1 {
-					t.Errorf("%d pods by owner UID, want 1", n)
-				}
 				if n := len(c.PodsOfWorkflow(finalizer.WorkflowKey{Namespace: "ns", Name: "w"})); n != 1 {
 					t.Errorf("%d pods by workflow, want 1", n)
 				}
 				if held := c.HeldPods("", finalizer.PodID{}, 10); len(held) != c.Counts(at).Held || (len(held) == 1) != p.Has(fin) {
 					t.Errorf("held list %v, counts %+v", held, c.Counts(at))
 				}
-			} else if len(s.byKey) != 0 || len(s.byOwner) != 0 || s.held.count != 0 || len(s.ending) != 0 {
+			} else if len(s.byKey) != 0 || s.held.count != 0 || len(s.ending) != 0 {
 				t.Error("an index is not empty without a pod")
 			}
 			if got != tc.want {
