@@ -180,6 +180,7 @@ func TestB46_APodWhoseNodeIsNotStoredYetIsKeptUntilItIsOldEnough(t *testing.T) {
 	f := newFixture(t)
 	const minAge = 8 * time.Second
 	wf := f.workflow("wf")
+	f.patchStatus(wf, retryStatus())
 	d := f.newReconciler(daemonOptions{name: "unstored", minAge: minAge})
 	f.waitReadyz(d)
 	removed, stored := f.pod(wf, "removed", inPhase(corev1.PodSucceeded)), f.pod(wf, "stored", inPhase(corev1.PodSucceeded))

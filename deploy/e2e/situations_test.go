@@ -62,14 +62,19 @@ func nodeIs(phase string, more map[string]any) func(*fixture, workflow, *corev1.
 // retried is what Argo Server leaves of a completed workflow that it sets to run
 // again, with these nodes changed.
 func retried(nodes map[string]any) func(*fixture, workflow, *corev1.Pod) {
-	status := map[string]any{
-		"startedAt": now(), "finishedAt": nil,
-		"conditions": []map[string]any{{"type": "Completed", "status": "False"}},
-	}
+	status := retryStatus()
 	if nodes != nil {
 		status["nodes"] = nodes
 	}
 	return statusIs(status)
+}
+
+// retryStatus is a status of a workflow that completed and was retried just now.
+func retryStatus() map[string]any {
+	return map[string]any{
+		"startedAt": now(), "finishedAt": nil,
+		"conditions": []map[string]any{{"type": "Completed", "status": "False"}},
+	}
 }
 
 // now is the time as Argo stores it.
