@@ -29,11 +29,14 @@ import (
 // serviceAccountDir has the credentials of a pod.
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
+const defaultListen = "127.0.0.1:8001"
+
 const proxyHelp = `Stand between the workflow controller or Argo Server, unmodified, and the API
-server, in the same pod. Requests pass through as they are, except those that release, label or delete the pods of workflows:
-these go through the service, which does them one after another for each
-workflow and refuses a clean-up that came too late. A refusal is answered with
-409 Conflict, and Argo queues the same work again.
+server, in the same pod. Requests pass through as they are, except those that
+release, label or delete the pods of workflows: these go through the service,
+which does them one after another for each workflow and refuses a clean-up that
+came too late. A refusal is answered with 409 Conflict, and Argo queues the same
+work again.
 
 The caller keeps needing its own rights on pods: get, patch, delete and create.
 Each recognised request is first made with dryRun in the caller's name.
@@ -48,23 +51,25 @@ Example, as a native sidecar beside the workflow-controller:
   - name: finalizerd-proxy
     image: finalizerd
     restartPolicy: Always
-    args: [proxy, --target=dns:///finalizerd.finalizerd.svc:2748,
-           --ca-file=/etc/finalizerd/ca.crt,
-           --token-file=/var/run/secrets/tokens/finalizerd,
-           --write-kubeconfig=/proxy/kubeconfig]
+    args: [proxy, --target=dns:///finalizerd.finalizerd.svc:2748, --insecure]
+    startupProbe:
+      exec: {command: [/finalizerd, proxy, check]}
   containers:
   - name: workflow-controller
-    env: [{name: KUBECONFIG, value: /proxy/kubeconfig}]
+    env: [{name: KUBECONFIG, value: /etc/finalizerd-proxy/kubeconfig}]
 
-and on a desk, with the API server's URL at hand:
+with a kubeconfig from a ConfigMap whose server is http://127.0.0.1:8001
+(deploy/sidecar has it all): while the file is missing, Argo goes straight to the
+API server. And on a desk, with the API server's URL at hand:
 
   finalizerd proxy --upstream=https://127.0.0.1:6443 \
     --certificate-authority=ca.crt --account-token-file=token \
     --write-kubeconfig=proxied.yaml
   KUBECONFIG=proxied.yaml kubectl get pods
 
-The path ` + proxy.HealthPath + ` answers probes, and ` + proxy.MetricsPath + ` has
-metrics; both on the loopback address only. Each flag can also be given as an
+The path ` + proxy.HealthPath + ` says whether it serves, which
+finalizerd proxy check asks, and ` + proxy.MetricsPath + ` has metrics; both on the
+loopback address only. Each flag can also be given as an
 environment variable, whose name stands in brackets.`
 
 // proxyFlags are the values of proxy's flags.
@@ -97,6 +102,7 @@ func newProxy(environ []string) *cobra.Command {
 			return f.run(cmd.Context(), cmd.ErrOrStderr())
 		},
 	}
+	cmd.AddCommand(newProxyCheck(environ))
 	cmd.Flags().SortFlags = false
 	own := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
 	own.SortFlags = false
@@ -109,7 +115,7 @@ func newProxy(environ []string) *cobra.Command {
 
 func (f *proxyFlags) register(flags *pflag.FlagSet) {
 	o := &f.transport
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:8001", "loopback `host:port` to listen on; port 0 takes a free one")
+	flags.StringVar(&f.listen, "listen", defaultListen, "loopback `host:port` to listen on; port 0 takes a free one")
 	flags.StringVar(&f.upstream, "upstream", "", "`URL` of the API server; empty: the one of the cluster that the pod runs in")
 	flags.StringVar(&f.ca, "certificate-authority", "", "PEM `file` that the API server is checked against; empty: the pod's own for the pod's cluster, else the roots of the system")
 	flags.StringVar(&f.account, "account-token-file", serviceAccountDir+"token", "token `file` for requests that come without credentials, which those of a kubeconfig with a plain http server do; empty, or the default where it does not exist: none")

@@ -225,9 +225,13 @@ func TestTheProxyServesWithTheSidecarsArguments(t *testing.T) {
 	c := readComponent(t)
 	for name := range sidecarOf {
 		t.Run(name, func(t *testing.T) {
-			config, err := clientcmd.BuildConfigFromFlags("", f.startProxy(t, c.apply(t, name).Spec.Template.Spec.InitContainers[0].Args))
+			sidecar := c.apply(t, name).Spec.Template.Spec.InitContainers[0]
+			config, err := clientcmd.BuildConfigFromFlags("", f.startProxy(t, sidecar.Args))
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, probe := range []*corev1.Probe{sidecar.StartupProbe, sidecar.LivenessProbe} {
+				checkProbe(t, suite.binary(t), probe, sidecar.Args, strings.TrimPrefix(config.Host, "http://"))
 			}
 			list := func() error {
 				client, err := kubernetes.NewForConfig(config)
@@ -245,6 +249,32 @@ func TestTheProxyServesWithTheSidecarsArguments(t *testing.T) {
 				t.Errorf("with credentials that are wrong: %v", err)
 			}
 		})
+	}
+}
+
+// checkProbe runs the command of a probe, whose program is that of the image, against
+// the proxy that listens at the address in the place of the manifest's.
+func checkProbe(t *testing.T, program string, probe *corev1.Probe, args []string, address string) {
+	t.Helper()
+	if probe == nil || probe.Exec == nil {
+		t.Fatalf("no probe that the kubelet can make of a loopback address: %+v", probe)
+	}
+	dockerfile, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := probe.Exec.Command
+	if !strings.Contains(string(dockerfile), fmt.Sprintf("ENTRYPOINT [%q]", command[0])) {
+		t.Errorf("the image has no %s", command[0])
+	}
+	if listen := command[len(command)-1]; !slices.Contains(args, listen) {
+		t.Errorf("the probe asks %s, the proxy gets %v", listen, args)
+	}
+	for at, serves := range map[string]bool{address: true, "127.0.0.1:1": false} {
+		out, err := exec.Command(program, append(slices.Clone(command[1:]), "--listen="+at)...).CombinedOutput()
+		if (err == nil) != serves {
+			t.Errorf("the probe of %s: %v, %s", at, err, out)
+		}
 	}
 }
 
