@@ -98,10 +98,8 @@ func (p Policy) Judge(e Evidence) Verdict {
 	case e.Pod.Completed && wf.Completed:
 		return release(ReasonCompleted)
 	}
-	if wf.Unknown == "" {
-		if reason := p.judgeNode(e); reason != ReasonNone {
-			return release(reason)
-		}
+	if reason := p.judgeNode(e); reason != ReasonNone {
+		return release(reason)
 	}
 	return p.judgeStatus(e)
 }
@@ -112,65 +110,37 @@ func release(r Reason) Verdict { return Verdict{Releasable: true, Reason: r} }
 // node gives no leave.
 func (p Policy) judgeNode(e Evidence) Reason {
 	pod, wf := &e.Pod, e.Workflow
-	if p.Captured(pod, wf) {
+	switch {
+	case wf.Unknown != "":
+		return ReasonNone
+	case p.Captured(pod, wf):
 		return ReasonCaptured
+	case restarted(pod, wf), p.superseded(pod, wf):
+		return ReasonAttemptSuperseded
 	}
-	if !pod.Terminating() || pod.NodeID == "" {
+	if _, stored := wf.Nodes[pod.NodeID]; stored || !p.setAside(pod, wf) || e.Now.Sub(pod.CreatedAt) <= p.MinAge {
 		return ReasonNone
 	}
-	_, stored := wf.Nodes[pod.NodeID]
-	switch {
-	case p.superseded(pod, wf):
-		return ReasonAttemptSuperseded
-	case !stored && p.setAside(pod, wf) && e.Now.Sub(pod.CreatedAt) > p.MinAge:
-		return ReasonNodeRemoved
-	}
-	return ReasonNone
-}
-
-// superseded reports whether the pod's stored node is a newer attempt's.
-func (p Policy) superseded(pod *Pod, wf Workflow) bool {
-	node, stored := wf.Nodes[pod.NodeID]
-	return stored && node.StartedAt.Sub(pod.CreatedAt) > p.ClockTolerance && p.setAside(pod, wf)
-}
-
-// setAside reports whether a retry may have given up the pod: the present run
-// began after it. Without this a pod would be lost whose controller died between
-// its creation and the storing of its node: the node is absent until the
-// controller is back, which then stores it with a start of that moment, and takes
-// the result from the pod (createWorkflowPod in Argo's workflow/controller). Argo
-// sets startedAt anew in a retry and leaves the condition Completed behind
-// (createNewRetryWorkflow in its workflow/util); only completed workflows are
-// retried. A pod that was created within the clocks' tolerance of the retry counts
-// as given up, and so does one of a workflow that runs without telling since when,
-// which is not Argo's doing.
-func (p Policy) setAside(pod *Pod, wf Workflow) bool {
-	switch {
-	case wf.Completed: // nobody takes the result any more
-		return true
-	case wf.StartedAt.IsZero():
-		return wf.Phase != "" && wf.Phase != "Pending"
-	}
-	return wf.CompletedOnce && pod.CreatedAt.Sub(wf.StartedAt) <= p.ClockTolerance
+	return ReasonNodeRemoved
 }
 
 // Captured reports whether the stored Workflow has the result of every node
 // that the pod serves: its own, and the containers of a container set. A node
 // that finished before the pod was created is an earlier attempt's and proves
-// nothing of this pod. An unknown node status is not captured.
+// nothing of this pod. An unknown node status is not captured. A container that is
+// stored as Pending although its pod's node has failed will never be anything else:
+// the pod failed before its containers had a status.
 func (p Policy) Captured(pod *Pod, wf Workflow) bool {
 	if wf.Unknown != "" || !wf.Exists || wf.UID != pod.Owner.UID || pod.NodeID == "" {
 		return false
 	}
 	node, ok := wf.Nodes[pod.NodeID]
-	if !ok || !node.Captured() {
+	if !ok || !node.Captured() || p.olderAttempt(pod, node) {
 		return false
 	}
-	if p.olderAttempt(pod, node) {
-		return false
-	}
-	for _, child := range wf.containers[pod.NodeID] {
-		if !wf.Nodes[child].Captured() {
+	failed := node.Phase == "Failed" || node.Phase == "Error"
+	for _, id := range wf.containers[pod.NodeID] {
+		if child := wf.Nodes[id]; !child.Captured() && !(failed && child.Phase == "Pending") {
 			return false
 		}
 	}
@@ -196,8 +166,13 @@ func (p Policy) judgeStatus(e Evidence) Verdict {
 		kept.NeedsStatus = going || ended
 	case going && neverStarted(pod):
 		return release(ReasonNeverStarted)
+	case p.givenUp(pod, wf):
+		return release(ReasonAttemptSuperseded)
 	case ended && pod.Status.Terminal():
 		return release(ReasonWorkflowCompleted)
+	case ended && neverStarted(pod):
+		// No successor waits for its node any more.
+		return release(ReasonNeverStarted)
 	}
 	return kept
 }

@@ -52,6 +52,14 @@ func retriedBeforePod(d time.Duration) func(*Evidence) {
 	}
 }
 
+func resubmitted(e *Evidence) { e.Workflow.Resubmitted = true }
+
+// restarting is a pod that failed before it ran, and that its controller makes anew.
+func restarting(e *Evidence) {
+	stored(Node{Type: "Pod", Phase: "Pending", RestartingPod: e.Pod.UID})(e)
+	e.Pod.Status = &PodStatus{Phase: "Failed", NodeName: "n1"}
+}
+
 // begunBy is what the stored status tells of the workflow's begin.
 func begunBy(phase string, start time.Time) func(*Evidence) {
 	return onFlow(func(w *Workflow) { w.Phase, w.StartedAt = phase, start })
@@ -155,7 +163,14 @@ func TestJudge(t *testing.T) {
 		{"B15 nor is one of a workflow of which nothing is stored yet released", []func(*Evidence){noNode, ending, aged(time.Hour), begunBy("", time.Time{})}, keep},
 		{"B15 one whose controller came back and stored the node later is kept", []func(*Evidence){ending, startedAfterPod(time.Minute)}, keep},
 		{"B15 also in a workflow that was retried before the pod was created", []func(*Evidence){ending, retriedBeforePod(5*time.Second + 1), startedAfterPod(time.Minute)}, keep},
-		{"B46 a retry up to the clock tolerance before it gives it up", []func(*Evidence){ending, retriedBeforePod(5 * time.Second), startedAfterPod(time.Minute)}, release(ReasonAttemptSuperseded)},
+		{"B15 also in its first wave, which is younger than the retry by less than the clocks tell", []func(*Evidence){ending, retriedBeforePod(time.Second), startedAfterPod(time.Minute)}, keep},
+		{"B46 a pod as young that the retry deleted is given up", []func(*Evidence){ending, aged(100 * time.Second), retriedBeforePod(5 * time.Second), startedAfterPod(time.Minute)}, release(ReasonAttemptSuperseded)},
+		{"B46 also one that it deleted late", []func(*Evidence){ending, aged(120 * time.Second), retriedBeforePod(0), startedAfterPod(time.Minute)}, release(ReasonAttemptSuperseded)},
+		{"B15 but not one deleted later than a retry takes", []func(*Evidence){ending, aged(120*time.Second + 1), retriedBeforePod(0), startedAfterPod(time.Minute)}, keep},
+		{"a failed pod that its controller makes anew is releasable, so that it can be deleted", []func(*Evidence){restarting}, release(ReasonAttemptSuperseded)},
+		{"one that is made anew under another UID is not", []func(*Evidence){restarting, onPod(func(p *Pod) { p.UID = "next" })}, keep},
+		{"a pending pod of a completed workflow is releasable: no successor waits", []func(*Evidence){completed, onPod(pending)}, release(ReasonNeverStarted)},
+		{"also with offloaded nodes", []func(*Evidence){completed, offloaded, onPod(pending)}, release(ReasonNeverStarted)},
 		{"B46 a workflow that runs without telling since when may have been retried", []func(*Evidence){ending, startedAfterPod(time.Minute), begunBy("Running", time.Time{})}, release(ReasonAttemptSuperseded)},
 		{"B15 one that waits without telling since when has not", []func(*Evidence){ending, startedAfterPod(time.Minute), begunBy("Pending", time.Time{})}, keep},
 		{"a pod that is not terminating and has no node stored is kept", []func(*Evidence){noNode}, keep},
@@ -222,6 +237,9 @@ func randomEvidence(r *rand.Rand) Evidence {
 			continue
 		}
 		n := Node{Type: "Pod", Phase: pick(phases...), Synced: synced[r.IntN(3)], StartedAt: at(), FinishedAt: at()}
+		if r.IntN(8) == 0 {
+			n.RestartingPod = e.Pod.UID
+		}
 		if id == "child" {
 			n.Type, n.BoundaryID = "Container", "node-p"
 		}
@@ -230,7 +248,7 @@ func randomEvidence(r *rand.Rand) Evidence {
 	e.Workflow = Workflow{
 		Key: flowA, Exists: r.IntN(8) > 0, UID: e.Pod.Owner.UID, Deleting: r.IntN(8) == 0,
 		Completed: r.IntN(2) == 0, NamespaceTerminating: r.IntN(8) == 0, Unknown: pick("", "", "offloaded"),
-		Phase: pick("", "Pending", "Running", "Running"), StartedAt: at(), CompletedOnce: r.IntN(2) == 0,
+		Phase: pick("", "Pending", "Running", "Running"), StartedAt: at(), CompletedOnce: r.IntN(2) == 0, Resubmitted: r.IntN(4) == 0,
 	}
 	if r.IntN(8) == 0 {
 		e.Workflow.UID = "another"
@@ -248,7 +266,11 @@ func captured(p Policy, e Evidence) bool {
 	if !ok || (!own.FinishedAt.IsZero() && own.FinishedAt.Add(p.ClockTolerance).Before(e.Pod.CreatedAt)) {
 		return false
 	}
+	failed := own.Phase == "Failed" || own.Phase == "Error"
 	for id, n := range e.Workflow.Nodes {
+		if id != e.Pod.NodeID && failed && n.Phase == "Pending" {
+			continue
+		}
 		if id != e.Pod.NodeID && !(n.Type == "Container" && n.BoundaryID == e.Pod.NodeID) {
 			continue
 		}
@@ -270,9 +292,9 @@ func checkJudged(t *testing.T, e Evidence) {
 	switch {
 	case v.Releasable && !e.Pod.Owner.IsWorkflow():
 		t.Errorf("B7: not a workflow pod, yet releasable: %+v: %+v", v, e)
-	case v.Releasable && alive && !proof && !wf.Completed && !e.Pod.Terminating() && !e.Deleting:
+	case v.Releasable && alive && !proof && !wf.Completed && !e.Pod.Terminating() && !e.Deleting && !restarted(&e.Pod, wf):
 		t.Errorf("B15: nothing gives leave, yet releasable: %+v: %+v", v, e)
-	case v.Releasable && alive && !proof && !wf.Completed && e.Pod.Status != nil && e.Pod.Status.Phase == "Running" && !e.Pod.Terminating():
+	case v.Releasable && alive && !proof && !wf.Completed && e.Pod.Status != nil && e.Pod.Status.Phase == "Running" && !e.Pod.Terminating() && !restarted(&e.Pod, wf):
 		t.Errorf("B21: a running pod is releasable: %+v: %+v", v, e)
 	case !v.Releasable && e.Pod.Owner.IsWorkflow() && (!alive || proof):
 		t.Errorf("B9: there is leave, yet it is kept: %+v: %+v", v, e)
@@ -280,7 +302,7 @@ func checkJudged(t *testing.T, e Evidence) {
 		t.Errorf("releasable, yet a status is wanted: %+v: %+v", v, e)
 	case v.NeedsStatus && e.Pod.Status != nil:
 		t.Errorf("the status is there, yet it is wanted: %+v: %+v", v, e)
-	case v.Releasable && !e.Deleting && givenUp(v.Reason) && neverRetried(e):
+	case v.Releasable && givenUp(v.Reason) && neverRetried(e) && !restarted(&e.Pod, wf):
 		t.Errorf("B15: taken for given up, yet there was no retry: %+v: %+v", v, e)
 	case v.Reason == ReasonNone:
 		t.Errorf("no reason: %+v", e)
@@ -292,6 +314,15 @@ func checkJudged(t *testing.T, e Evidence) {
 }
 
 func givenUp(r Reason) bool { return r == ReasonNodeRemoved || r == ReasonAttemptSuperseded }
+
+// deletedInRetry reports whether the pod has ended and was deleted in the course of
+// a retry.
+func deletedInRetry(e Evidence) bool {
+	wf, pod := e.Workflow, e.Pod
+	asked := pod.DeletedAt.Add(-time.Duration(pod.GraceSeconds) * time.Second)
+	return pod.Status.Terminal() && pod.Terminating() && wf.CompletedOnce && !wf.StartedAt.IsZero() && !wf.Completed &&
+		!asked.Before(wf.StartedAt.Add(-5*time.Second)) && !asked.After(wf.StartedAt.Add(30*time.Second)) && !pod.CreatedAt.After(wf.StartedAt.Add(5*time.Second))
+}
 
 // neverRetried reports whether the stored status rules out that a retry gave up
 // the pod.
@@ -306,6 +337,8 @@ func checkJudgedAlike(t *testing.T, p Policy, e Evidence, v Verdict) {
 	other := e
 	other.Workflow.Unknown = "offloaded"
 	switch got := p.Judge(other); {
+	case got.Releasable && givenUp(got.Reason) && deletedInRetry(other):
+		// What a retry leaves of the nodes says the same, where it is known.
 	case got.Releasable && !v.Releasable:
 		t.Errorf("B34: to know less gives leave: %+v, %+v: %+v", got, v, e)
 	case got.Releasable && givenUp(got.Reason),

@@ -158,24 +158,21 @@ func neverStarted(pod *Pod) bool {
 func (p Policy) decideTerminating(e Evidence) Decision {
 	pod, wf := &e.Pod, e.Workflow
 	d := p.uncaptured(e)
-	if wf.Unknown == "" && pod.NodeID != "" {
-		if p.Captured(pod, wf) {
-			return Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: p.capturedAt(pod, wf)}
-		}
-		_, stored := wf.Nodes[pod.NodeID]
-		switch ripe := pod.CreatedAt.Add(p.MinAge); {
-		case p.superseded(pod, wf):
-			return releaseFor(ReasonAttemptSuperseded)
-		case stored || !p.setAside(pod, wf):
-		case !wf.ReadAt.Before(ripe):
-			return releaseFor(ReasonNodeRemoved)
-		case e.Now.Before(ripe):
-			d.At = ripe
-		default:
-			// The read is from before the pod was old enough to have its node
-			// stored: its absence there proves nothing yet.
-			d.Need = NeedWorkflow
-		}
+	_, stored := wf.Nodes[pod.NodeID]
+	switch ripe := pod.CreatedAt.Add(p.MinAge); {
+	case p.Captured(pod, wf):
+		return Decision{Action: ActionRelease, Reason: ReasonCaptured, Since: p.capturedAt(pod, wf)}
+	case restarted(pod, wf), p.superseded(pod, wf):
+		return releaseFor(ReasonAttemptSuperseded)
+	case wf.Unknown != "" || stored || !p.setAside(pod, wf):
+	case !wf.ReadAt.Before(ripe):
+		return releaseFor(ReasonNodeRemoved)
+	case e.Now.Before(ripe):
+		d.At = ripe
+	default:
+		// The read is from before the pod was old enough to have its node
+		// stored: its absence there proves nothing yet.
+		d.Need = NeedWorkflow
 	}
 	if pod.Status == nil {
 		if d.Need == NeedNothing {
@@ -188,6 +185,8 @@ func (p Policy) decideTerminating(e Evidence) Decision {
 		return releaseFor(ReasonNeverStarted)
 	case d.Need != NeedNothing:
 		return d
+	case p.givenUp(pod, wf):
+		return releaseFor(ReasonAttemptSuperseded)
 	case pod.Status.Terminal():
 		if wf.Completed {
 			return p.straggler(e, d)
@@ -239,6 +238,9 @@ func (p Policy) decideQuiet(e Evidence) Decision {
 		}
 		return d
 	}
+	if restarted(pod, wf) {
+		return releaseFor(ReasonAttemptSuperseded)
+	}
 	d := p.uncaptured(e)
 	if !wf.Completed {
 		return p.decideHidden(e, d)
@@ -259,16 +261,25 @@ func (p Policy) decideQuiet(e Evidence) Decision {
 // ever.
 func mayLabel(pod *Pod) bool { return !pod.Completed && !pod.Collected() }
 
+// mayBeTaken reports whether a retry of a completed workflow would take the result
+// of its pod, so that no label may hide it: a workflow that ended in phase Error
+// may have left nodes as they were, for instance while their storage was away, and
+// a retry leaves them so.
+func (p Policy) mayBeTaken(e Evidence) bool {
+	_, stored := e.Workflow.Nodes[e.Pod.NodeID]
+	return e.Workflow.Phase == "Error" && (stored || e.Workflow.Unknown != "")
+}
+
 // straggler is for a pod that has ended and whose workflow has completed. A node
-// status that cannot be read does not matter any more then: the controller looks
-// at no pod of a completed workflow.
+// status that cannot be read does not matter any more then: until a retry the
+// controller looks at no pod of a completed workflow.
 func (p Policy) straggler(e Evidence, kept Decision) Decision {
 	ripe := e.Pod.CreatedAt.Add(p.MinAge)
 	if e.Now.Before(ripe) {
 		kept.Reason, kept.At, kept.ReleaseAt = ReasonWorkflowCompleted, ripe, ripe
 		return kept
 	}
-	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod)}
+	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod) && !p.mayBeTaken(e)}
 }
 
 // decideLabelled decides on a pod that is labelled completed and not held: it
@@ -303,7 +314,7 @@ func (p Policy) decideHidden(e Evidence, d Decision) Decision {
 		return d
 	case wf.Unknown != "" || pod.NodeID == "" || !stored || p.Captured(pod, wf):
 		return d
-	case node.Captured() && p.olderAttempt(pod, node), p.superseded(pod, wf):
+	case node.Captured() && p.olderAttempt(pod, node), p.superseded(pod, wf), restarted(pod, wf):
 		return d
 	}
 	since := e.hiddenSince()

@@ -77,13 +77,13 @@ func checkDecided(t *testing.T, p Policy, e Evidence) {
 	}
 	unlabelled := !wf.Completed && !e.Pod.Completed
 	switch {
-	case released && alive && wf.Unknown == "" && !proof && !e.Pod.Terminating() && unlabelled:
+	case released && alive && wf.Unknown == "" && !proof && !e.Pod.Terminating() && unlabelled && !restarted(&e.Pod, wf):
 		t.Errorf("B15: nothing gives leave, yet it is released: %+v: %+v", d, e)
 	case released && alive && wf.ReadAt.IsZero() && !e.Remembered:
 		t.Errorf("B6: released on a hint: %+v: %+v", d, e)
 	case released && d.Reason == ReasonOrphaned && wf.ReadAt.IsZero():
 		t.Errorf("B6: an orphan without a live read: %+v: %+v", d, e)
-	case released && alive && wf.Unknown != "" && !e.Remembered && !unknownButFree(d, wf):
+	case released && alive && wf.Unknown != "" && !e.Remembered && !unknownButFree(d, e):
 		t.Errorf("B34: released although nothing is known: %+v: %+v", d, e)
 	case d.Action == ActionUnhide && (proof || wf.Completed || !alive || wf.ReadAt.IsZero() || !e.Pod.Completed):
 		t.Errorf("B44: unhidden although it hides nothing: %+v: %+v", d, e)
@@ -94,8 +94,11 @@ func checkDecided(t *testing.T, p Policy, e Evidence) {
 }
 
 // unknownButFree has what gives leave although the nodes are unknown.
-func unknownButFree(d Decision, wf Workflow) bool {
+func unknownButFree(d Decision, e Evidence) bool {
+	wf := e.Workflow
 	switch d.Reason {
+	case ReasonAttemptSuperseded:
+		return deletedInRetry(e)
 	case ReasonNeverStarted, ReasonNodeLost, ReasonMaxHold:
 		return true
 	case ReasonCompleted, ReasonWorkflowCompleted:
@@ -121,6 +124,9 @@ func checkAgreed(t *testing.T, p Policy, e Evidence, d Decision) {
 		}
 	}
 	fresh := e.Workflow.ReadAt.Equal(e.Now) && e.Pod.Has(fin)
+	if v.Reason == ReasonNeverStarted && !e.Pod.Terminating() {
+		return // a caller's to delete; by itself it may start yet
+	}
 	if own && fresh && v.Releasable && d.Action != ActionRelease && d.ReleaseAt.IsZero() && d.Need == NeedNothing {
 		t.Errorf("a caller may release what the rule keeps for good: %+v, %+v: %+v", d, v, e)
 	}

@@ -19,6 +19,9 @@ func graceLeft(d time.Duration) func(*Evidence) {
 	return onPod(func(p *Pod) { p.DeletedAt, p.GraceSeconds = judgeNow.Add(d), 30 })
 }
 
+// deletedNow makes the pod terminating without a grace period.
+func deletedNow(e *Evidence) { e.Pod.DeletedAt, e.Pod.GraceSeconds = e.Now, 0 }
+
 func TestDecideOnATerminatingPod(t *testing.T) {
 	kept := kept.since(deleted)
 	unknown := unknown.since(deleted)
@@ -54,20 +57,33 @@ func TestDecideOnATerminatingPod(t *testing.T) {
 		{"B46 also of a completed workflow", on{retried, ending, noNode, finished, noStatus}, releaseFor(ReasonNodeRemoved)},
 		{"B46 a read at the minimum age proves it", on{retried, ending, noNode, aged(30 * time.Second)}, releaseFor(ReasonNodeRemoved)},
 		{"B46 one that is merely so new that its node is not stored yet is kept", on{retried, ending, noNode, aged(30*time.Second - 1)}, kept.look(after(1))},
-		{"B46 such a new one known from metadata only needs its status", on{retried, ending, noNode, noStatus, aged(time.Second)}, kept.look(after(29 * time.Second)).needs(NeedStatus)},
+		{"B46 such a new one known from metadata only needs its status", on{retried, deletedNow, noNode, noStatus, aged(time.Second)}, kept.since(judgeNow).look(after(29 * time.Second)).needs(NeedStatus)},
 		{"B46 a read from before the minimum age proves nothing later: it is read again", on{retried, ending, noNode, aged(30 * time.Second), readAgo(1)}, kept.needs(NeedWorkflow)},
 		{"B46 that read comes before its status", on{retried, ending, noNode, noStatus, aged(time.Hour), readAgo(time.Hour)}, kept.needs(NeedWorkflow)},
 		{"B18 one that never started does not wait for it", on{ending, noNode, onPod(pending), aged(time.Hour), readAgo(time.Hour)}, releaseFor(ReasonNeverStarted)},
 		{"B34 an offloaded node status proves no removed node", on{ending, noNode, offload}, unknown},
 		{"one without node ID is not taken for one whose node was removed", on{ending, noNode, onPod(func(p *Pod) { p.NodeID = "" })}, kept},
 
-		{"B46 one whose node is a newer attempt's is released at once", on{retried, ending, aged(time.Second), startedAfterPod(5*time.Second + 1), noStatus}, releaseFor(ReasonAttemptSuperseded)},
+		{"B46 one whose node is a newer attempt's is released at once", on{retried, deletedNow, aged(time.Second), startedAfterPod(5*time.Second + 1), noStatus}, releaseFor(ReasonAttemptSuperseded)},
 		{"B46 a node that started after the pod by the clocks' tolerance is its own", on{retried, ending, startedAfterPod(5 * time.Second)}, kept},
 		{"B46 a node that started before it is its own", on{retried, ending, startedAfterPod(-time.Hour)}, kept},
 		{"B15 a pod whose node was never stored, of a workflow that was never retried, is kept", on{ending, noNode}, kept},
 		{"B15 also when nothing of the workflow is stored yet", on{ending, noNode, begunBy("", time.Time{})}, kept},
 		{"B15 one whose controller came back and stored the node later is kept", on{ending, startedAfterPod(time.Minute)}, kept},
 		{"B15 also in a workflow that was retried before", on{ending, retriedBeforePod(5*time.Second + 1), startedAfterPod(time.Minute)}, kept},
+		{"B15 a pod of the first wave after a retry whose node is not stored is kept", on{ending, retriedBeforePod(time.Second), noNode}, kept},
+		{"B15 also when its node is stored late", on{ending, retriedBeforePod(time.Second), startedAfterPod(time.Minute)}, kept},
+		{"B46 one that the retry deleted is not", on{ending, aged(100 * time.Second), retriedBeforePod(-4 * time.Second), noNode}, releaseFor(ReasonNodeRemoved)},
+		{"B15 a memoized resubmission has completed once without a retry: its pod is kept", on{ending, retried, resubmitted, startedAfterPod(time.Minute)}, kept},
+		{"B46 one that a retry of a resubmission deleted is released", on{deletedNow, retried, resubmitted, startedAfterPod(time.Minute)}, releaseFor(ReasonAttemptSuperseded)},
+		{"B34 B46 a finished one that the retry of an offloaded workflow deleted is given up", on{deletedNow, retried, offload}, releaseFor(ReasonAttemptSuperseded)},
+		{"B34 its status must be known for that", on{deletedNow, retried, offload, noStatus}, unknown.since(judgeNow).needs(NeedStatus)},
+		{"B34 one that runs is not", on{deletedNow, retried, offload, onPod(running), health(NodeHealth{Ready: true})}, unknown.since(judgeNow).look(after(nodePoll))},
+		{"B34 nor one that was deleted before the retry", on{ending, retried, offload}, unknown},
+		{"B34 nor one of a workflow that cannot be read at all", on{deletedNow, retried, unreadable}, unknown.since(judgeNow)},
+		{"a failed pod that its controller makes anew is given up", on{ending, restarting}, releaseFor(ReasonAttemptSuperseded)},
+		{"a container set that failed before its containers had a status is captured", on{ending, stored(Node{Type: "Pod", Phase: "Failed"}), child("Pending")}, free},
+		{"one that succeeded is not captured with such a container", on{ending, stored(Node{Type: "Pod", Phase: "Succeeded"}), child("Pending")}, kept},
 		{"B46 a node without a start is its own", on{ending, stored(Node{Phase: "Pending"})}, kept},
 
 		{"B36 a finished pod of a completed workflow is labelled and released", on{ending, finished}, releaseFor(ReasonWorkflowCompleted).marked()},
@@ -103,9 +119,9 @@ func TestDecideOnATerminatingPodThatHasNotEnded(t *testing.T) {
 		{"B20 the workflow need not be readable", on{ending, runs, unreadable, notReady(time.Hour)}, lost.since(before(time.Hour))},
 		{"B20 a pod whose workflow is completed is lost too", on{ending, runs, finished, health(NodeHealth{Gone: true})}, lost},
 		{"B20 a captured pod is captured, not lost", on{ending, runs, finishedAgo(0), health(NodeHealth{Gone: true})}, releaseFor(ReasonCaptured).since(judgeNow)},
-		{"B46 a young pod on a NotReady node is looked at when its node may count as removed", on{retried, ending, runs, noNode, aged(time.Second), notReady(time.Minute)},
+		{"B46 a young pod on a NotReady node is looked at when its node may count as removed", on{retried, deletedNow, runs, noNode, aged(time.Second), notReady(time.Minute)},
 			Decision{Reason: ReasonNodeLost, Since: before(time.Minute)}.until(after(4 * time.Minute)).look(after(29 * time.Second))},
-		{"B46 a young pod on a ready node too", on{retried, ending, runs, noNode, aged(time.Second), health(NodeHealth{Ready: true})}, kept.look(after(29 * time.Second))},
+		{"B46 a young pod on a ready node too", on{retried, deletedNow, runs, noNode, aged(time.Second), health(NodeHealth{Ready: true})}, kept.since(judgeNow).look(after(29 * time.Second))},
 	})
 }
 

@@ -14,11 +14,12 @@ const DefaultFinalizer = "workflows.argoproj.io/status"
 // Labels and annotations of Argo Workflows. User metadata is applied last by
 // Argo and can overwrite each, so none of them proves ownership.
 const (
-	LabelWorkflow   = "workflows.argoproj.io/workflow"
-	LabelCompleted  = "workflows.argoproj.io/completed"
-	LabelInstanceID = "workflows.argoproj.io/controller-instanceid"
-	AnnotationNode  = "workflows.argoproj.io/node-id"
-	AnnotationPodGC = "workflows.argoproj.io/pod-gc-strategy" // Strategy/delay
+	LabelWorkflow    = "workflows.argoproj.io/workflow"
+	LabelCompleted   = "workflows.argoproj.io/completed"
+	LabelResubmitted = "workflows.argoproj.io/resubmitted-from-workflow"
+	LabelInstanceID  = "workflows.argoproj.io/controller-instanceid"
+	AnnotationNode   = "workflows.argoproj.io/node-id"
+	AnnotationPodGC  = "workflows.argoproj.io/pod-gc-strategy" // Strategy/delay
 )
 
 // WorkflowKey is the key of a lane.
@@ -132,9 +133,11 @@ type Workflow struct {
 	Deleting  bool
 	Phase     string // as stored; empty until the controller has stored its first pass
 	Completed bool   // phase Succeeded, Failed or Error, or label completed=true
-	// CompletedOnce: it has been completed, now or before a retry (the condition
-	// Completed is stored, true or false).
+	// CompletedOnce: the condition Completed is stored, true or false. It stays
+	// after a retry, and a memoized resubmission has it from birth.
 	CompletedOnce bool
+	// Resubmitted: it was made from another workflow.
+	Resubmitted bool
 	// StartedAt is when the present run began: a retry sets it anew. Zero: not
 	// stored.
 	StartedAt            time.Time
@@ -178,6 +181,9 @@ type Node struct {
 	// Synced is taskResultSynced; nil when absent, which counts as synced.
 	Synced                *bool
 	StartedAt, FinishedAt time.Time
+	// RestartingPod is the UID of a failed pod that the controller has given up
+	// and makes anew under the same name (restartingPodUID).
+	RestartingPod types.UID
 }
 
 // Captured reports whether the node's result is persisted. A running daemon is

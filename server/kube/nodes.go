@@ -58,12 +58,13 @@ func (s wireStatus) completedOnce() bool {
 }
 
 type wireNode struct {
-	Type       string      `json:"type"`
-	Phase      string      `json:"phase"`
-	BoundaryID string      `json:"boundaryID"`
-	Synced     *bool       `json:"taskResultSynced"`
-	StartedAt  lenientTime `json:"startedAt"`
-	FinishedAt lenientTime `json:"finishedAt"`
+	Type          string      `json:"type"`
+	Phase         string      `json:"phase"`
+	BoundaryID    string      `json:"boundaryID"`
+	Synced        *bool       `json:"taskResultSynced"`
+	StartedAt     lenientTime `json:"startedAt"`
+	FinishedAt    lenientTime `json:"finishedAt"`
+	RestartingPod types.UID   `json:"restartingPodUID"`
 }
 
 // lenientTime reads RFC 3339; anything else is the zero time.
@@ -94,8 +95,9 @@ func decodeWorkflow(body []byte, key finalizer.WorkflowKey, maxUnpacked int64) (
 	}
 	out := finalizer.Workflow{
 		Key: key, Exists: true, UID: w.Metadata.UID,
-		Deleting:  present(w.Metadata.DeletionTimestamp),
-		Completed: w.Metadata.Labels[finalizer.LabelCompleted] == "true",
+		Deleting:    present(w.Metadata.DeletionTimestamp),
+		Completed:   w.Metadata.Labels[finalizer.LabelCompleted] == "true",
+		Resubmitted: w.Metadata.Labels[finalizer.LabelResubmitted] != "",
 	}
 	var s wireStatus
 	if present(w.Status) {
@@ -186,7 +188,7 @@ func readNodes(r io.Reader, most int) (map[string]finalizer.Node, error) {
 		}
 		nodes[name] = finalizer.Node{
 			Type: intern(n.Type), Phase: intern(n.Phase), BoundaryID: n.BoundaryID, Synced: n.Synced,
-			StartedAt: n.StartedAt.Time, FinishedAt: n.FinishedAt.Time,
+			StartedAt: n.StartedAt.Time, FinishedAt: n.FinishedAt.Time, RestartingPod: n.RestartingPod,
 		}
 	}
 	if _, err := dec.Token(); err != nil {
