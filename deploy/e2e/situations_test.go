@@ -143,7 +143,7 @@ func situations() map[string]situation {
 			pb.HoldReason_HOLD_REASON_WORKFLOW_COMPLETED, "labelled and released", labelledAndReleased, []string{"patch"},
 		},
 		"B19 Failed without a container status": {
-			makes(onNode), then(failed, statusIs(map[string]any{"phase": "Error"})),
+			makes(onNode), then(failed, statusIs(map[string]any{"phase": "Failed"})),
 			pb.HoldReason_HOLD_REASON_WORKFLOW_COMPLETED, "labelled and released", labelledAndReleased, []string{"patch"},
 		},
 		"B21 Running": {
@@ -206,6 +206,12 @@ func situations() map[string]situation {
 		"B46 deleted, and its node a newer attempt's": {
 			finished, then(deleted, nodeIs("Pending", map[string]any{"startedAt": later}), retried(nil)),
 			pb.HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED, "gone", gone, []string{"patch"},
+		},
+		"failed before it ran, and made anew by its controller": {
+			makes(onNode), then(failed, func(f *fixture, wf workflow, pod *corev1.Pod) {
+				nodeIs("Pending", map[string]any{"restartingPodUID": string(pod.UID)})(f, wf, pod)
+			}),
+			pb.HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED, "released", leftReleased, []string{"patch"},
 		},
 		"B15 deleted, and its controller died before it stored a node": {
 			finished, then(statusIs(map[string]any{"phase": nil, "startedAt": nil, "nodes": nil}), deleted),

@@ -10,7 +10,10 @@
 // an absent or a younger node: the stored Workflow must have been retried since
 // the pod was created. Argo's controller makes a pod before it stores its node, and
 // one that dies in between stores it later, younger than the pod whose result it
-// then takes; see Policy.setAside.
+// then takes; see attempt.go, which also has why a finished pod of a workflow with
+// unknown nodes may be given up. A pod whose workflow ended in phase Error is
+// released without the label while its node is not final: a retry would take its
+// result, and the label would hide it.
 //
 // It may import package lane, the standard library, x/sync and apimachinery's
 // plain types, and neither gRPC, generated code nor client-go.

@@ -50,38 +50,43 @@ func TestDecodeWorkflow(t *testing.T) {
 		unknown string // a part of it
 		fails   bool
 	}{
-		"no status yet":               {body: `{"metadata":{"uid":"u"}}`, want: exists(func(*finalizer.Workflow) {})},
-		"a null status":               {body: `{"metadata":{"uid":"u"},"status":null}`, want: exists(func(*finalizer.Workflow) {})},
-		"being deleted":               {body: `{"metadata":{"uid":"u","deletionTimestamp":"2026-01-02T03:04:05Z"}}`, want: exists(func(w *finalizer.Workflow) { w.Deleting = true })},
-		"completed by label":          {body: `{"metadata":{"uid":"u","labels":{"workflows.argoproj.io/completed":"true"}}}`, want: exists(func(w *finalizer.Workflow) { w.Completed = true })},
-		"completed by phase":          {body: `{"metadata":{"uid":"u"},"status":{"phase":"Error"}}`, want: exists(func(w *finalizer.Workflow) { w.Phase, w.Completed = "Error", true })},
-		"running":                     {body: `{"metadata":{"uid":"u"},"status":{"phase":"Running"}}`, want: exists(func(w *finalizer.Workflow) { w.Phase = "Running" })},
-		"running since":               {body: `{"metadata":{"uid":"u"},"status":{"phase":"Running","startedAt":"2026-01-02T03:04:05Z","conditions":[{"type":"PodRunning","status":"True"}]}}`, want: exists(func(w *finalizer.Workflow) { w.Phase, w.StartedAt = "Running", at })},
-		"retried":                     {body: `{"metadata":{"uid":"u"},"status":{"startedAt":"2026-01-02T03:04:05Z","conditions":[{"type":"PodRunning"},{"type":"Completed","status":"False"}]}}`, want: exists(func(w *finalizer.Workflow) { w.StartedAt, w.CompletedOnce = at, true })},
-		"conditions of another shape": {body: `{"metadata":{"uid":"u"},"status":{"startedAt":7,"conditions":{"type":"Completed"}}}`, want: exists(func(*finalizer.Workflow) {})},
-		"plain nodes":                 {body: `{"metadata":{"uid":"u"},"status":{"nodes":` + nodeJSON + `}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = one })},
-		"compressed nodes":            {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, nodeJSON) + `"}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = one })},
-		"compressed null":             {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, "null") + `"}}`, want: exists(func(*finalizer.Workflow) {})},
-		"odd node times":              {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"phase":"Running","startedAt":17,"finishedAt":"yesterday"}}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {Phase: "Running"}} })},
-		"null node times":             {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"phase":"Pending","startedAt":null}}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {Phase: "Pending"}} })},
-		"offloaded nodes":             {body: `{"metadata":{"uid":"u"},"status":{"offloadNodeStatusVersion":"fnv:1"}}`, unknown: "offloaded"},
-		"offloaded wins over nodes":   {body: `{"metadata":{"uid":"u"},"status":{"offloadNodeStatusVersion":"fnv:1","nodes":` + nodeJSON + `}}`, unknown: "offloaded"},
-		"a status of another shape":   {body: `{"metadata":{"uid":"u"},"status":[1]}`, unknown: "status cannot be read"},
-		"nodes of another shape":      {body: `{"metadata":{"uid":"u"},"status":{"nodes":[1]}}`, unknown: "nodes cannot be read"},
-		"a node of another shape":     {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"taskResultSynced":"maybe"}}}}`, unknown: "nodes cannot be read"},
-		"compressed: no base64":       {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"%%"}}`, unknown: "cannot be unpacked"},
-		"compressed: no gzip":         {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"aGVsbG8gaGVsbG8gaGVsbG8="}}`, unknown: "cannot be unpacked"},
-		"compressed: cut short":       {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + truncated + `"}}`, unknown: "cannot be read"},
-		"compressed: trailing data":   {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, nodeJSON+"{}") + `"}}`, unknown: "cannot be read"},
-		"compressed: a bomb":          {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + bomb + `"}}`, unknown: "more than 10000 bytes"},
-		"no JSON":                     {body: `<html>`, fails: true},
-		"JSON that is no workflow":    {body: `{"kind":"Status"}`, fails: true},
-		"an empty answer":             {body: ``, fails: true},
-		"metadata of another shape":   {body: `{"metadata":[]}`, fails: true},
-		"a body that is cut short":    {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{`, fails: true},
-		"labels of another shape":     {body: `{"metadata":{"uid":"u","labels":{"a":1}}}`, fails: true},
-		"a phase of another shape":    {body: `{"metadata":{"uid":"u"},"status":{"phase":{}}}`, unknown: "status cannot be read"},
-		"a node that is null is kept": {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":null}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {}} })},
+		"no status yet":      {body: `{"metadata":{"uid":"u"}}`, want: exists(func(*finalizer.Workflow) {})},
+		"a null status":      {body: `{"metadata":{"uid":"u"},"status":null}`, want: exists(func(*finalizer.Workflow) {})},
+		"being deleted":      {body: `{"metadata":{"uid":"u","deletionTimestamp":"2026-01-02T03:04:05Z"}}`, want: exists(func(w *finalizer.Workflow) { w.Deleting = true })},
+		"completed by label": {body: `{"metadata":{"uid":"u","labels":{"workflows.argoproj.io/completed":"true"}}}`, want: exists(func(w *finalizer.Workflow) { w.Completed = true })},
+		"completed by phase": {body: `{"metadata":{"uid":"u"},"status":{"phase":"Error"}}`, want: exists(func(w *finalizer.Workflow) { w.Phase, w.Completed = "Error", true })},
+		"running":            {body: `{"metadata":{"uid":"u"},"status":{"phase":"Running"}}`, want: exists(func(w *finalizer.Workflow) { w.Phase = "Running" })},
+		"running since":      {body: `{"metadata":{"uid":"u"},"status":{"phase":"Running","startedAt":"2026-01-02T03:04:05Z","conditions":[{"type":"PodRunning","status":"True"}]}}`, want: exists(func(w *finalizer.Workflow) { w.Phase, w.StartedAt = "Running", at })},
+		"retried":            {body: `{"metadata":{"uid":"u"},"status":{"startedAt":"2026-01-02T03:04:05Z","conditions":[{"type":"PodRunning"},{"type":"Completed","status":"False"}]}}`, want: exists(func(w *finalizer.Workflow) { w.StartedAt, w.CompletedOnce = at, true })},
+		"resubmitted":        {body: `{"metadata":{"uid":"u","labels":{"workflows.argoproj.io/resubmitted-from-workflow":"v"}}}`, want: exists(func(w *finalizer.Workflow) { w.Resubmitted = true })},
+		"a pod that is made anew": {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"phase":"Pending","restartingPodUID":"p"}}}}`, want: exists(func(w *finalizer.Workflow) {
+			w.Nodes = map[string]finalizer.Node{"n": {Phase: "Pending", RestartingPod: "p"}}
+		})},
+		"retried with offloaded nodes": {body: `{"metadata":{"uid":"u"},"status":{"phase":"Running","startedAt":"2026-01-02T03:04:05Z","conditions":[{"type":"Completed"}],"offloadNodeStatusVersion":"fnv:1"}}`, unknown: "offloaded", want: exists(func(w *finalizer.Workflow) { w.StartedAt, w.CompletedOnce = at, true })},
+		"conditions of another shape":  {body: `{"metadata":{"uid":"u"},"status":{"startedAt":7,"conditions":{"type":"Completed"}}}`, want: exists(func(*finalizer.Workflow) {})},
+		"plain nodes":                  {body: `{"metadata":{"uid":"u"},"status":{"nodes":` + nodeJSON + `}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = one })},
+		"compressed nodes":             {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, nodeJSON) + `"}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = one })},
+		"compressed null":              {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, "null") + `"}}`, want: exists(func(*finalizer.Workflow) {})},
+		"odd node times":               {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"phase":"Running","startedAt":17,"finishedAt":"yesterday"}}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {Phase: "Running"}} })},
+		"null node times":              {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"phase":"Pending","startedAt":null}}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {Phase: "Pending"}} })},
+		"offloaded nodes":              {body: `{"metadata":{"uid":"u"},"status":{"offloadNodeStatusVersion":"fnv:1"}}`, unknown: "offloaded"},
+		"offloaded wins over nodes":    {body: `{"metadata":{"uid":"u"},"status":{"offloadNodeStatusVersion":"fnv:1","nodes":` + nodeJSON + `}}`, unknown: "offloaded"},
+		"a status of another shape":    {body: `{"metadata":{"uid":"u"},"status":[1]}`, unknown: "status cannot be read"},
+		"nodes of another shape":       {body: `{"metadata":{"uid":"u"},"status":{"nodes":[1]}}`, unknown: "nodes cannot be read"},
+		"a node of another shape":      {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{"taskResultSynced":"maybe"}}}}`, unknown: "nodes cannot be read"},
+		"compressed: no base64":        {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"%%"}}`, unknown: "cannot be unpacked"},
+		"compressed: no gzip":          {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"aGVsbG8gaGVsbG8gaGVsbG8="}}`, unknown: "cannot be unpacked"},
+		"compressed: cut short":        {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + truncated + `"}}`, unknown: "cannot be read"},
+		"compressed: trailing data":    {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + pack(t, nodeJSON+"{}") + `"}}`, unknown: "cannot be read"},
+		"compressed: a bomb":           {body: `{"metadata":{"uid":"u"},"status":{"compressedNodes":"` + bomb + `"}}`, unknown: "more than 10000 bytes"},
+		"no JSON":                      {body: `<html>`, fails: true},
+		"JSON that is no workflow":     {body: `{"kind":"Status"}`, fails: true},
+		"an empty answer":              {body: ``, fails: true},
+		"metadata of another shape":    {body: `{"metadata":[]}`, fails: true},
+		"a body that is cut short":     {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":{`, fails: true},
+		"labels of another shape":      {body: `{"metadata":{"uid":"u","labels":{"a":1}}}`, fails: true},
+		"a phase of another shape":     {body: `{"metadata":{"uid":"u"},"status":{"phase":{}}}`, unknown: "status cannot be read"},
+		"a node that is null is kept":  {body: `{"metadata":{"uid":"u"},"status":{"nodes":{"n":null}}}`, want: exists(func(w *finalizer.Workflow) { w.Nodes = map[string]finalizer.Node{"n": {}} })},
 	}
 	for name, tc := range cases {
 		t.Run("B34: "+name, func(t *testing.T) {
@@ -93,8 +98,9 @@ func TestDecodeWorkflow(t *testing.T) {
 				return
 			}
 			if tc.unknown != "" {
-				if !strings.Contains(got.Unknown, tc.unknown) || got.Nodes != nil || !got.Exists {
-					t.Errorf("got %+v, want Unknown to contain %q and no nodes", got, tc.unknown)
+				if !strings.Contains(got.Unknown, tc.unknown) || got.Nodes != nil || !got.Exists ||
+					!got.StartedAt.Equal(tc.want.StartedAt) || got.CompletedOnce != tc.want.CompletedOnce {
+					t.Errorf("got %+v, want Unknown to contain %q, no nodes, and the rest of %+v", got, tc.unknown, tc.want)
 				}
 				return
 			}

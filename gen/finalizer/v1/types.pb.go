@@ -159,7 +159,8 @@ const (
 	HoldReason_HOLD_REASON_NODE_REMOVED HoldReason = 9
 	// Releasable, and released by itself: the pod is terminating and its node in
 	// the stored Workflow belongs to a newer attempt, which needs the name: the
-	// Workflow was retried since the pod was created.
+	// Workflow was retried since the pod was created. Also a pod that failed before
+	// it ran and that its controller makes anew, terminating or not.
 	HoldReason_HOLD_REASON_ATTEMPT_SUPERSEDED HoldReason = 10
 	// Releasable: the pod has finished, its Workflow has completed, and the label
 	// workflows.argoproj.io/completed is not "true". By itself when the pod is
