@@ -79,8 +79,9 @@ func (c *call) isToHold(pod *object) bool {
 }
 
 // afterPredecessor has the terminating pod released that still has the name, and
-// creates again. If that does not help in time, the API server's first answer is
-// returned.
+// creates again. If it may not be released, or is not gone in time, the API
+// server's first answer is returned. At that Argo takes the pod of the name for
+// its new one, so a service that could not do its work is no reason for it.
 func (c *call) afterPredecessor(resp *http.Response) (*http.Response, error) {
 	first, err := c.blocked(resp)
 	if first == nil || err != nil {
@@ -90,9 +91,9 @@ func (c *call) afterPredecessor(resp *http.Response) (*http.Response, error) {
 	defer cancel()
 	released := ""
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		uid, ok := c.makeWay(ctx, released)
-		if !ok {
-			return c.give(first), nil
+		uid, answer, err := c.makeWay(ctx, released, first)
+		if answer != nil || err != nil {
+			return answer, err
 		}
 		released = uid
 		again, err := c.forward()
@@ -139,35 +140,57 @@ func (c *call) blocked(resp *http.Response) (*kept, error) {
 }
 
 // makeWay has the terminating pod of the name released, unless that was done for
-// the UID released. It returns the UID, "" if the name is free, and false if
-// waiting does not help.
-func (c *call) makeWay(ctx context.Context, released string) (uid string, ok bool) {
-	pod, answer, err := c.read(c.target.pod)
-	if err != nil || pod == nil {
-		return "", err == nil && answer.StatusCode == http.StatusNotFound
+// the UID released. It returns the UID, "" if the name is free, and the answer to
+// the caller if waiting does not help: first, unless the service, or the API
+// server that was asked for the pod, is at fault.
+func (c *call) makeWay(ctx context.Context, released string, first *kept) (uid string, answer *http.Response, err error) {
+	pod, read, err := c.read(c.target.pod)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case pod == nil && read.StatusCode == http.StatusNotFound:
+		return "", nil, nil
+	case pod == nil && (read.StatusCode == http.StatusTooManyRequests || read.StatusCode >= http.StatusInternalServerError):
+		return "", c.give(read), nil
+	case pod == nil:
+		return "", c.give(first), nil
 	}
 	workflow, ours := pod.workflow()
 	if !ours || pod.Metadata.DeletionTimestamp == "" {
-		return "", false
+		return "", c.give(first), nil
 	}
-	if pod.Metadata.UID == released || !pod.has(c.options.Finalizer) {
-		return pod.Metadata.UID, true // the kubelet, or others, still hold it
+	uid = pod.Metadata.UID
+	if uid == released || !pod.has(c.options.Finalizer) {
+		return uid, nil, nil // the kubelet, or others, still hold it
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	done, err := c.service.DeleteWorkflowPods(ctx, &finalizerv1.DeleteWorkflowPodsRequest{
+	result, err := onlyResult(c.service.DeleteWorkflowPods(ctx, &finalizerv1.DeleteWorkflowPodsRequest{
 		Namespace: c.target.namespace, Workflow: workflow.Name, WorkflowUid: workflow.UID,
-		Pods: []*finalizerv1.PodRef{{Name: c.target.pod, Uid: pod.Metadata.UID}},
-	})
-	if err != nil || len(done.GetResults()) != 1 {
-		c.observe(Unavailable, err)
-		return "", false
+		Pods: []*finalizerv1.PodRef{{Name: c.target.pod, Uid: uid}},
+	}))
+	if err != nil {
+		answer, err = c.noWay(err, first)
+		return "", answer, err
 	}
-	switch done.GetResults()[0].GetOutcome() {
+	switch result.GetOutcome() {
 	case finalizerv1.Outcome_OUTCOME_DELETED, finalizerv1.Outcome_OUTCOME_DELETING, finalizerv1.Outcome_OUTCOME_GONE,
-		finalizerv1.Outcome_OUTCOME_SUPERSEDED, finalizerv1.Outcome_OUTCOME_HELD_BY_FOREIGN_FINALIZER:
-		return pod.Metadata.UID, true
+		finalizerv1.Outcome_OUTCOME_NOT_FOUND, finalizerv1.Outcome_OUTCOME_SUPERSEDED,
+		finalizerv1.Outcome_OUTCOME_HELD_BY_FOREIGN_FINALIZER:
+		return uid, nil, nil
+	case finalizerv1.Outcome_OUTCOME_NOT_CAPTURED, finalizerv1.Outcome_OUTCOME_BLOCKED_BY_ADMISSION:
+		c.observe(Refused, nil)
+		return "", c.give(first), nil
 	}
-	c.observe(Refused, nil)
-	return "", false
+	answer, err = c.noWay(resultError(result), first)
+	return "", answer, err
+}
+
+// noWay is failed for a create, whose own refusal says more than a 409 of ours.
+func (c *call) noWay(err error, first *kept) (*http.Response, error) {
+	if classify(err) == faultRefused {
+		c.observe(Refused, err)
+		return c.give(first), nil
+	}
+	return c.failed(err, func() (*http.Response, error) { return c.give(first), nil })
 }

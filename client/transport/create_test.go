@@ -3,6 +3,8 @@ package transport_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/finalizerd/finalizerd/client/transport"
+	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -128,8 +131,6 @@ func TestB43ACreateUnderATerminatingPodsName(t *testing.T) {
 		by   time.Duration
 	}{
 		{"it is not captured", []func(object){terminating}, func(*cluster) {}, 0, 0},
-		{"the service is down", []func(object){terminating}, func(c *cluster) { c.fault = status.Error(codes.Unavailable, "down") }, 0, 0},
-		{"the service is silent", []func(object){terminating}, func(c *cluster) { c.block = make(chan struct{}) }, 10 * time.Second, 10 * time.Second},
 		{"it does not go in time", []func(object){terminating, finalizers(fin, "x/other")}, func(c *cluster) { c.captured["uid-1"] = true }, 9 * time.Second, 10 * time.Second},
 		{"it is nobody's", []func(object){terminating, ownedBy("batch/v1", "Job")}, func(*cluster) {}, 0, 0},
 		{"it is alive", nil, func(*cluster) {}, 0, 0},
@@ -184,4 +185,97 @@ func TestB43ACreateUnderATerminatingPodsName(t *testing.T) {
 			}
 		})
 	})
+}
+
+// At AlreadyExists Argo takes the pod of that name for its new one; it repeats
+// what a 429 or a 503 answers.
+func TestB43ACreateThatTheServiceCannotHelpIsAnsweredAsOtherVerbsAre(t *testing.T) {
+	fault := func(err error) func(*cluster) { return func(c *cluster) { c.fault = err } }
+	silence := func(c *cluster) { c.block = make(chan struct{}) }
+	results := func(r ...*finalizerv1.PodResult) func(*cluster) { return func(c *cluster) { c.results = r } }
+	failed := func(reason finalizerv1.ErrorReason, code codes.Code) func(*cluster) {
+		return results(&finalizerv1.PodResult{Outcome: finalizerv1.Outcome_OUTCOME_FAILED, ErrorReason: reason, Code: int32(code)})
+	}
+	for _, tc := range []struct {
+		name   string
+		set    func(*cluster)
+		down   transport.WhenDown
+		code   int // 409 is the API server's own
+		action transport.Action
+		took   time.Duration
+	}{
+		{"down", fault(status.Error(codes.Unavailable, "connection refused")), transport.Fail, 503, transport.Unavailable, 0},
+		{"down, bypass", fault(status.Error(codes.Unavailable, "connection refused")), transport.Bypass, 409, transport.Bypassed, 0},
+		{"silent", silence, transport.Fail, 503, transport.Unavailable, 10 * time.Second},
+		{"silent, bypass", silence, transport.Bypass, 409, transport.Bypassed, 10 * time.Second},
+		{"throttled", fault(refusal(codes.Unavailable, "API_THROTTLED", "slow down")), transport.Fail, 429, transport.Unavailable, 0},
+		{"throttled, bypass", fault(refusal(codes.Unavailable, "API_THROTTLED", "slow down")), transport.Bypass, 429, transport.Unavailable, 0},
+		{"busy", fault(refusal(codes.ResourceExhausted, "WORKFLOW_BUSY", "many")), transport.Fail, 429, transport.Unavailable, 0},
+		{"our credentials", fault(refusal(codes.PermissionDenied, "PERMISSION_DENIED", "no")), transport.Fail, 403, transport.Unavailable, 0},
+		{"its rights", fault(refusal(codes.Internal, "SERVICE_FORBIDDEN", "no")), transport.Fail, 500, transport.Unavailable, 0},
+		{"throttled at this pod", failed(finalizerv1.ErrorReason_ERROR_REASON_API_THROTTLED, codes.Unavailable), transport.Fail, 429, transport.Unavailable, 0},
+		{"failed at this pod", failed(finalizerv1.ErrorReason_ERROR_REASON_API_UNAVAILABLE, codes.Unavailable), transport.Fail, 503, transport.Unavailable, 0},
+		{"no result", func(c *cluster) { c.results = []*finalizerv1.PodResult{} }, transport.Fail, 500, transport.Unavailable, 0},
+		{"another instance's pod", fault(refusal(codes.FailedPrecondition, "OTHER_INSTANCE", "not ours")), transport.Fail, 409, transport.Unmanaged, 0},
+		{"another instance's, told of this pod", failed(finalizerv1.ErrorReason_ERROR_REASON_OTHER_INSTANCE, codes.FailedPrecondition), transport.Fail, 409, transport.Unmanaged, 0},
+		{"refused", fault(refusal(codes.FailedPrecondition, "POD_NOT_CAPTURED", "no")), transport.Bypass, 409, transport.Refused, 0},
+		{"not captured", func(*cluster) {}, transport.Fail, 409, transport.Refused, 0},
+		{"admission", results(&finalizerv1.PodResult{Outcome: finalizerv1.Outcome_OUTCOME_BLOCKED_BY_ADMISSION}), transport.Fail, 409, transport.Refused, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				c.pod("a", "uid-1", terminating)
+				tc.set(c)
+				var events []transport.Action
+				began := time.Now()
+				resp, body := c.do(transport.Options{WhenDown: tc.down, Observe: func(e transport.Event) { events = append(events, e.Action) }},
+					"POST", podsPath, jsonType, newPod())
+				if own := strings.Contains(body, "already exists"); resp.StatusCode != tc.code || own != (tc.code == 409) {
+					t.Errorf("%d %s", resp.StatusCode, body)
+				}
+				if wait := resp.Header.Get("Retry-After"); (wait != "") != (tc.code == 503 || tc.code == 429) {
+					t.Errorf("Retry-After %q", wait)
+				}
+				if !slices.Equal(events, []transport.Action{tc.action}) || time.Since(began) != tc.took {
+					t.Errorf("events %v after %s", events, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// An API server that cannot say whose pod it is has not said that it is another's.
+func TestB43ACreateWhosePredecessorCannotBeReadIsRepeated(t *testing.T) {
+	broken := errors.New("connection reset")
+	for _, tc := range []struct {
+		name string
+		code int // of the GET
+		want int // 0: the error
+	}{{"throttled", 429, 429}, {"unavailable", 503, 503}, {"a timeout", 504, 504}, {"no connection", 0, 0}, {"forbidden: the first 409", 403, 409}} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCluster(t)
+			c.pod("a", "uid-1", terminating)
+			next := roundTrip(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.Method != http.MethodGet:
+					return inMemory{c}.RoundTrip(r)
+				case tc.code == 0:
+					return nil, broken
+				}
+				return &http.Response{StatusCode: tc.code, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody}, nil
+			})
+			resp, err := transport.New(c.service(), transport.Options{})(next).RoundTrip(request(t.Context(), "POST", podsPath, jsonType, newPod()))
+			if tc.want == 0 {
+				if !errors.Is(err, broken) {
+					t.Errorf("%v, %v", resp, err)
+				}
+				return
+			}
+			if err != nil || resp.StatusCode != tc.want || len(c.calls) > 0 {
+				t.Fatalf("%v, %v, calls %q", resp, err, c.calls)
+			}
+			_ = resp.Body.Close()
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
 	"google.golang.org/grpc/codes"
@@ -24,7 +25,8 @@ func (c *call) delete() (*http.Response, error) {
 		return nil, err
 	case pod == nil && refused.StatusCode == http.StatusForbidden:
 		// The pod may be anybody's.
-		return c.unmanaged(nil)
+		c.observe(Unmanaged, nil)
+		return c.forward()
 	case pod == nil:
 		return c.give(refused), nil
 	}
@@ -50,13 +52,22 @@ func (c *call) delete() (*http.Response, error) {
 		Namespace: c.target.namespace, Workflow: workflow.Name, WorkflowUid: workflow.UID,
 		Pods: []*finalizerv1.PodRef{{Name: c.target.pod, Uid: pod.Metadata.UID}},
 	})
-	if err == nil && len(answer.GetResults()) != 1 {
-		err = status.Error(codes.Internal, "finalizerd answered without a result for the pod")
-	}
+	result, err := onlyResult(answer, err)
 	if err != nil {
-		return c.failed(err)
+		return c.failed(err, func() (*http.Response, error) { return c.next.RoundTrip(direct) })
 	}
-	return c.deleted(answer.GetResults()[0], last, direct)
+	return c.deleted(result, last, direct)
+}
+
+// onlyResult takes the answer for one pod apart.
+func onlyResult(answer *finalizerv1.DeleteWorkflowPodsResponse, err error) (*finalizerv1.PodResult, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case len(answer.GetResults()) != 1:
+		return nil, status.Error(codes.Internal, "finalizerd answered without a result for the pod")
+	}
+	return answer.GetResults()[0], nil
 }
 
 // deleted turns the outcome for the pod into the answer to its DELETE.
@@ -79,7 +90,7 @@ func (c *call) deleted(r *finalizerv1.PodResult, last *kept, direct *http.Reques
 		c.observe(Direct, nil)
 		return c.next.RoundTrip(direct)
 	}
-	return c.failed(resultError(r))
+	return c.failed(resultError(r), func() (*http.Response, error) { return c.next.RoundTrip(direct) })
 }
 
 // resultError is the error that a unary call would have had.
@@ -173,6 +184,10 @@ func isNull(raw json.RawMessage) bool { return raw == nil || string(raw) == "nul
 // fromQuery reads the options that Kubernetes takes from the query of a DELETE
 // without a body. False: the API server will refuse them.
 func fromQuery(all fields, query url.Values) bool {
+	if query.Has(ignoreStoreReadError) {
+		s := query.Get(ignoreStoreReadError) // without a value it is true
+		all.put(ignoreStoreReadError, s != "0" && !strings.EqualFold(s, "false"))
+	}
 	if s := query.Get("propagationPolicy"); s != "" {
 		all.put("propagationPolicy", s)
 	}

@@ -31,6 +31,8 @@ func TestDeletes(t *testing.T) {
 	}{
 		{name: "Argo's, of a captured pod", body: background, calls: []string{deleteCall}, trace: through, code: 200, action: transport.Deleted},
 		{name: "without a body", calls: []string{deleteCall}, trace: through, code: 200, action: transport.Deleted},
+		{name: "that says in the query not to ignore read errors", query: "?ignoreStoreReadErrorWithClusterBreakingPotential=False",
+			calls: []string{deleteCall}, trace: through, code: 200, action: transport.Deleted},
 		{name: "of a pod that is not held", pod: []func(object){unheld}, calls: []string{deleteCall}, trace: through, code: 200, action: transport.Deleted},
 		{name: "with a foreign finalizer", pod: []func(object){finalizers(fin, "x/other")},
 			calls: []string{deleteCall}, trace: through, code: 200, action: transport.Deleted, left: true},
@@ -94,6 +96,10 @@ func TestDeletesThatPassThroughAsTheyAre(t *testing.T) {
 		{name: "no JSON", body: "{"},
 		{name: "a query that the API server refuses", path: podPath + "?gracePeriodSeconds=soon"},
 		{name: "the UID of another pod: the API server's 409", body: `{"preconditions":{"uid":"uid-0"}}`},
+		{name: "that ignores read errors", body: `{"ignoreStoreReadErrorWithClusterBreakingPotential":true}`},
+		{name: "that ignores read errors, in the query", path: podPath + "?ignoreStoreReadErrorWithClusterBreakingPotential=true"},
+		{name: "that ignores read errors, in the query without a value", path: podPath + "?ignoreStoreReadErrorWithClusterBreakingPotential"},
+		{name: "YAML", contentType: "application/yaml", body: "propagationPolicy: Background"},
 		{name: "B7 a pod of a Job", pod: []func(object){ownedBy("batch/v1", "Job")}},
 		{name: "a caller that may not read the pod", forbid: "GET"},
 	} {

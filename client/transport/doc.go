@@ -27,7 +27,11 @@
 //   - POST: with Options.AddFinalizer a pod that serves a node is created with
 //     FIN. A create that meets "object is being deleted" has the terminating
 //     workflow pod of that name released, waits for it to go, and creates again;
-//     if it is refused or not gone in time, the caller gets the first 409.
+//     if it is refused or not gone in time, the caller gets the first 409,
+//     AlreadyExists. At that Argo takes the terminating pod for its new one; so
+//     faults of the service are answered as those of the other verbs, which see
+//     below: Argo repeats a create at 429 and 503, and fails the node at 403 and
+//     500, which waiting does not mend.
 //
 // A resourceVersion does not matter in a patch that does nothing but what the
 // service does: the UID is the stronger guard, and an old view is no reason to
@@ -53,21 +57,43 @@
 // Accept says; clients of Kubernetes decode failures by Content-Type: 409 for a
 // refusal, 429 and 503 with Retry-After, 403 and 500 for credentials and faults.
 //
+// A failure does not say that nothing was written. After a deadline the service
+// may yet do its work. A DELETE that goes to the API server first is carried out
+// there before the service is asked, and a foreign finalizer that a patch adds is
+// written before. To repeat the request is safe: it is judged anew.
+//
+// What is sent to the API server in the end without the service, because it is not
+// in charge or with Bypass, is bound to the UID that was read: a DELETE by its
+// preconditions, a patch by metadata.uid. If a successor has the name by then, the
+// API server answers 409 to the DELETE and 422 to the patch.
+//
 // The caller needs get on pods besides patch and delete. Without it, a PATCH of
 // the shapes above is refused, and a DELETE passes through.
+//
+// # What refusals cost Argo
+//
+// Argo's controller has one queue for the clean-ups of all its workflows, with one
+// bucket of 10 a second for what is queued again and for what is new. It forgets
+// failures at once, so nothing backs off: a clean-up that is refused comes again as
+// soon as the bucket lets it, and takes its turn from all others. With 200 refused
+// ones in circulation a new clean-up waits 20 s. They end when the successor's
+// result is stored, or its Workflow has completed or is gone; so what helps is that
+// the successors make progress. Many of them over a long time, to be seen in a
+// count of Refused that grows by some each second, say that workflows hang.
 //
 // # What passes through
 //
 // All else, unread and unbuffered: watches, logs, exec, other resources,
 // DELETECOLLECTION, PUT, eviction, server-side apply, dry runs, bodies that are
-// compressed, in CBOR, or larger than Options.MaxBody. So do patches that replace
-// metadata or labels by directive, and JSON patches that move, copy or replace
-// all of metadata. So do bodies that are not understood: malformed ones, and
-// DeleteOptions in protobuf with a field that this package does not know; and
-// DELETEs with ignoreStoreReadErrorWithClusterBreakingPotential or with an empty
-// UID as precondition. A pod that is created thus has no FIN (the admission policy
-// of deploy/ covers that), and one that is deleted thus is deleted as without this
-// package, which the reconciler makes good. A pod of another
+// compressed, in CBOR or in YAML (which the API server takes for DELETE and POST;
+// Argo sends JSON or protobuf), or larger than Options.MaxBody. So do patches that
+// replace metadata or labels by directive, and JSON patches that move, copy or
+// replace all of metadata. So do bodies that are not understood: malformed ones,
+// and DeleteOptions in protobuf with a field that this package does not know; and
+// DELETEs with ignoreStoreReadErrorWithClusterBreakingPotential, in body or query,
+// or with an empty UID as precondition. A pod that is created thus has no FIN (the
+// admission policy of deploy/ covers that), and one that is deleted thus is deleted
+// as without this package, which the reconciler makes good. A pod of another
 // instance id, or of a workflow that the service does not take, is the API
 // server's alone.
 //
@@ -78,6 +104,8 @@
 //
 // It promises no capture: while a Workflow's node status is offloaded to a
 // database the service cannot verify it, and clean-ups are refused until the
-// Workflow has completed. It starts no goroutine and keeps nothing between
-// requests.
+// Workflow has completed. Before that they succeed for pods whose capture the
+// service has seen earlier, for terminating ones that never started, and for
+// finished ones that a retry deleted. It starts no goroutine and keeps nothing
+// between requests.
 package transport

@@ -89,8 +89,15 @@ func step(pod object, op, path string, value any) bool {
 	}
 	last := strings.ReplaceAll(parts[len(parts)-1], "~1", "/")
 	if list, ok := at.([]any); ok {
+		size := len(list)
+		if op == "add" {
+			size++
+		}
 		i, err := strconv.Atoi(last)
-		if err != nil || i >= len(list) {
+		if i < 0 {
+			i += size // as evanphx/json-patch does
+		}
+		if err != nil || i < 0 || i >= size {
 			return false
 		}
 		switch op {
@@ -98,6 +105,9 @@ func step(pod object, op, path string, value any) bool {
 			return list[i] == value
 		case "remove":
 			pod["metadata"].(object)["finalizers"] = slices.Delete(list, i, i+1)
+			return true
+		case "add":
+			pod["metadata"].(object)["finalizers"] = slices.Insert(list, i, value)
 			return true
 		}
 		return false

@@ -105,6 +105,9 @@ func (s service) DeleteWorkflowPods(ctx context.Context, r *finalizerv1.DeleteWo
 		return nil, err
 	}
 	defer leave()
+	if s.c.results != nil {
+		return &finalizerv1.DeleteWorkflowPodsResponse{Results: s.c.results}, nil
+	}
 	result := func(o finalizerv1.Outcome) (*finalizerv1.DeleteWorkflowPodsResponse, error) {
 		return &finalizerv1.DeleteWorkflowPodsResponse{Results: []*finalizerv1.PodResult{{Outcome: o, PodUid: ref.GetUid()}}}, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/finalizerd/finalizerd/client/transport"
+	finalizerv1 "github.com/finalizerd/finalizerd/gen/finalizer/v1"
 )
 
 const fin = transport.DefaultFinalizer
@@ -47,10 +48,11 @@ type cluster struct {
 	forbid   map[string]bool   // methods that the caller may not
 	before   map[string]func() // runs once before the next request of the method
 
-	captured map[string]bool // UIDs
-	calls    []string        // of the service
-	fault    error           // of the service
-	block    chan struct{}   // the service waits for it
+	captured map[string]bool          // UIDs
+	calls    []string                 // of the service
+	fault    error                    // of the service
+	block    chan struct{}            // the service waits for it
+	results  []*finalizerv1.PodResult // of DeleteWorkflowPods, if not nil
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -165,7 +167,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		failure(w, 403, "Forbidden", "forbidden")
 		return
 	}
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if i := slices.Index(parts, "api"); i >= 0 {
 		parts = parts[i:]
 	}
@@ -247,14 +249,18 @@ func (c *cluster) do(o transport.Options, method, path, contentType, body string
 	req := request(c.t.Context(), method, path, contentType, body)
 	closed := &closing{Reader: strings.NewReader(body)}
 	req.Body = closed
-	resp, err := transport.New(c.service(), o)(inMemory{c}).RoundTrip(req)
+	next := &remembering{next: inMemory{c}}
+	resp, err := transport.New(c.service(), o)(next).RoundTrip(req)
 	if err != nil {
 		c.t.Fatalf("%s %s: %v", method, path, err)
 	}
-	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
 	if err != nil {
 		c.t.Fatal(err)
+	}
+	if i := slices.IndexFunc(next.bodies, func(b *closing) bool { return !b.closed() }); i >= 0 {
+		c.t.Errorf("%s %s: the body of answer %d was left open", method, path, i)
 	}
 	if !closed.closed() {
 		c.t.Errorf("%s %s: the request's body was left open", method, path)
@@ -290,6 +296,22 @@ func (c *closing) closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.done
+}
+
+// remembering knows the bodies of all answers of one call.
+type remembering struct {
+	next   http.RoundTripper
+	bodies []*closing
+}
+
+func (r *remembering) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	body := &closing{Reader: resp.Body}
+	resp.Body, r.bodies = body, append(r.bodies, body)
+	return resp, nil
 }
 
 // inMemory is a RoundTripper to a handler, without a socket.

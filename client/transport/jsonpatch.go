@@ -54,7 +54,7 @@ func parseJSONPatch(body []byte) (patch, bool) {
 		return patch{}, false
 	}
 	var rest, steps []operation
-	p := patch{unversioned: body}
+	p := patch{unversioned: body, bound: func(uid string) []byte { return bind(uid, body) }}
 	for _, o := range all {
 		switch {
 		case o.From != "", o.Path == "", o.Path == "/metadata" && o.Op != "test":
@@ -86,7 +86,7 @@ func parseJSONPatch(body []byte) (patch, bool) {
 // encode returns steps that apply to no other UID. Tests are left out: the
 // rehearsal has made them, on the pod as it was.
 func encode(uid string, steps []operation) []byte {
-	all := []operation{{Op: "test", Path: uidPath, Value: json.RawMessage(strconv.Quote(uid))}}
+	all := []operation{ofUID(uid)}
 	for _, o := range steps {
 		if o.Op != "test" {
 			all = append(all, o)
@@ -97,6 +97,27 @@ func encode(uid string, steps []operation) []byte {
 		panic("transport: " + err.Error()) // the values were JSON before
 	}
 	return body
+}
+
+// bind returns all steps of body, as they are, behind one that fails for another
+// UID.
+func bind(uid string, body []byte) []byte {
+	var steps []json.RawMessage
+	first, err := json.Marshal(ofUID(uid))
+	if err == nil {
+		err = json.Unmarshal(body, &steps)
+	}
+	if err == nil {
+		body, err = json.Marshal(append([]json.RawMessage{first}, steps...))
+	}
+	if err != nil {
+		panic("transport: " + err.Error()) // it was a list before
+	}
+	return body
+}
+
+func ofUID(uid string) operation {
+	return operation{Op: "test", Path: uidPath, Value: json.RawMessage(strconv.Quote(uid))}
 }
 
 // apply carries out the steps on finalizers. False: one of them fails.
@@ -136,11 +157,14 @@ func (o operation) onElement(list []string) ([]string, bool) {
 	if step == "-" && o.Op == "add" {
 		i, err = len(list), nil
 	}
-	last := len(list) - 1
+	size := len(list)
 	if o.Op == "add" {
-		last++
+		size++
 	}
-	if err != nil || i < 0 || i > last {
+	if i < 0 {
+		i += size // the API server counts from the end: -1 is the last, or behind it for an add
+	}
+	if err != nil || i < 0 || i >= size {
 		return nil, false
 	}
 	var value string

@@ -13,6 +13,8 @@ type patch struct {
 	uid   string // the UID that the patch itself names
 	// unversioned is the patch without a resourceVersion.
 	unversioned []byte
+	// bound is the patch as it is, for a pod of the given UID alone.
+	bound func(uid string) []byte
 	// rest is what remains without finalizers and the completed label, for a pod
 	// of the given UID. Nil: nothing of significance remains.
 	rest func(uid string) []byte
@@ -65,6 +67,11 @@ func parsePatch(mediaType string, body []byte) (patch, bool) {
 		return patch{}, false
 	}
 	p.unversioned = withMetadata(doc, without(meta, "resourceVersion")).bytes()
+	p.bound = func(uid string) []byte {
+		named := maps.Clone(meta)
+		named.put("uid", uid)
+		return withMetadata(doc, named).bytes()
+	}
 	p.rest = restOf(doc, meta, labels, p.marks)
 	return p, true
 }

@@ -70,7 +70,7 @@ func (c *call) release(p patch, todo work, pod *object) (*http.Response, error) 
 		Namespace: c.target.namespace, Pod: c.target.pod, PodUid: pod.Metadata.UID, MarkCompleted: p.marks,
 	})
 	if err != nil {
-		return c.failed(err)
+		return c.failed(err, func() (*http.Response, error) { return c.next.RoundTrip(c.with(p.bound(pod.Metadata.UID))) })
 	}
 	c.observe(Released, nil)
 	if released.GetResult().GetOutcome() == finalizerv1.Outcome_OUTCOME_GONE {

@@ -61,6 +61,14 @@ func TestPatchesThatReleaseOrLabelGoThroughTheService(t *testing.T) {
 		{name: "JSON patch by index with a test", contentType: stepwise,
 			body: `[{"op":"test","path":"/metadata/finalizers/1","value":"` + fin + `"},{"op":"remove","path":"/metadata/finalizers/1"}]`,
 			pod:  []func(object){finalizers("x/other", fin)}, call: "release argo/a uid-1", finalizers: []any{"x/other"}},
+		{name: "JSON patch by an index from the end", contentType: stepwise,
+			body: `[{"op":"test","path":"/metadata/finalizers/-1","value":"` + fin + `"},{"op":"remove","path":"/metadata/finalizers/-1"}]`,
+			pod:  []func(object){finalizers("x/other", fin)}, call: "release argo/a uid-1", finalizers: []any{"x/other"}},
+		{name: "JSON patch by the last index from the end", contentType: stepwise, body: `[{"op":"remove","path":"/metadata/finalizers/-2"}]`,
+			pod: []func(object){finalizers(fin, "x/other")}, call: "release argo/a uid-1", finalizers: []any{"x/other"}},
+		{name: "JSON patch that appends by an index from the end", contentType: stepwise,
+			body: `[{"op":"add","path":"/metadata/finalizers/-1","value":"x/new"},{"op":"remove","path":"/metadata/finalizers/0"}]`,
+			call: "release argo/a uid-1", finalizers: []any{"x/new"}, trace: []string{"GET", "PATCH (dry)", "PATCH", "service", "GET"}},
 		{name: "JSON patch of the list and of the label", contentType: stepwise,
 			body: `[{"op":"remove","path":"/metadata/finalizers"},{"op":"replace","path":"/metadata/labels/workflows.argoproj.io~1completed","value":"true"}]`,
 			call: "release argo/a uid-1 mark", marked: true},
@@ -192,6 +200,9 @@ func TestPatchesThatPassThroughAsTheyAre(t *testing.T) {
 		{name: "JSON patch of other things", contentType: stepwise, body: `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`},
 		{name: "JSON patch of metadata as a whole", contentType: stepwise, body: `[{"op":"test","path":"/metadata/finalizers/0","value":"no"},{"op":"replace","path":"/metadata","value":{}}]`},
 		{name: "JSON patch that will fail", contentType: stepwise, body: `[{"op":"remove","path":"/metadata/finalizers/7"}]`},
+		{name: "JSON patch that will fail from the end", contentType: stepwise, body: `[{"op":"remove","path":"/metadata/finalizers/-2"}]`},
+		{name: "JSON patch of another's finalizer from the end", contentType: stepwise, body: `[{"op":"remove","path":"/metadata/finalizers/-1"}]`,
+			pod: []func(object){finalizers(fin, "x/other")}},
 		{name: "the UID of another pod", body: `{"metadata":{"uid":"uid-0","finalizers":[]}}`},
 		{name: "B7 a pod of a Job", body: label, pod: []func(object){ownedBy("batch/v1", "Job")}},
 		{name: "B7 a pod of a Workflow of another group", body: label, pod: []func(object){ownedBy("example.com/v1", "Workflow")}},
@@ -350,8 +361,10 @@ func TestFaultsOfTheServiceAreAnsweredAsKubernetesWould(t *testing.T) {
 				c.fault = tc.err
 				var events []transport.Action
 				body, media := argoPatch, merging
+				bound := strings.Replace(argoPatch, `"resourceVersion":"1"`, `"resourceVersion":"1","uid":"uid-1"`, 1)
 				if method == "DELETE" {
-					body, media = `{"propagationPolicy":"Background"}`, "application/json"
+					body, media = background, jsonType
+					bound = `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-1"},"propagationPolicy":"Background"}`
 				}
 				resp, answer := c.do(transport.Options{WhenDown: tc.down, Observe: func(e transport.Event) { events = append(events, e.Action) }},
 					method, podPath, media, body)
@@ -365,7 +378,7 @@ func TestFaultsOfTheServiceAreAnsweredAsKubernetesWould(t *testing.T) {
 					t.Errorf("events %v", events)
 				}
 				last := c.requests[len(c.requests)-1]
-				if passed := last.method == method && !last.dryRun && last.body == body; passed != tc.passed {
+				if passed := last.method == method && !last.dryRun && last.body == bound; passed != tc.passed {
 					t.Errorf("passed on: %v; the last request was %+v", passed, last)
 				}
 			})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // maxAnswer bounds an answer of the API server that is kept in memory: one pod,
@@ -83,6 +84,7 @@ func (c *call) get(name, accept string) *http.Request {
 	req.ContentLength, req.TransferEncoding = 0, nil
 	u := *c.req.URL
 	u.RawQuery = ""
+	u.Path = strings.TrimRight(u.Path, "/")
 	if c.req.Method == http.MethodPost {
 		u.Path += "/" + name
 	}

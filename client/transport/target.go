@@ -76,7 +76,7 @@ func podPath(u *url.URL, base string) (namespace, pod string, ok bool) {
 	if !ok {
 		return "", "", false
 	}
-	parts := strings.Split(path, "/")
+	parts := strings.Split(strings.TrimRight(path, "/"), "/") // as the API server does
 	if base == "" {
 		// The first api or apis: a later one is another API server's, behind the
 		// proxy subresource of this one.

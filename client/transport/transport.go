@@ -28,15 +28,26 @@ type Service interface {
 }
 
 // WhenDown says what becomes of a recognised request while finalizerd cannot be
-// reached, says UNAVAILABLE, or does not answer within Options.Timeout.
+// reached, says UNAVAILABLE, or does not answer within Options.Timeout. A call
+// that was not answered in time may still be carried out, whatever the caller is
+// told. An API server that throttles the service, API_THROTTLED, is a 429 with
+// either choice.
 type WhenDown int
 
 // The choices.
 const (
-	// Fail answers 503 with Retry-After, and nothing is written.
+	// Fail answers 503 with Retry-After. The caller repeats; that is safe whether
+	// or not something was written, and something may be: by the service, late;
+	// by a PATCH that adds a foreign finalizer, which is written before the
+	// service is asked; and by a DELETE whose options the service cannot express,
+	// a grace period above all, which the API server carries out and answers
+	// first, so that its caller gets no 503.
 	Fail WhenDown = iota
-	// Bypass sends the caller's request to the API server as it is: what
-	// finalizerd protects from, a late clean-up above all, can then happen.
+	// Bypass sends the caller's request to the API server as it is, but bound to
+	// the UID of the pod that was read: a successor that takes the name meanwhile
+	// is not hit. What finalizerd otherwise protects from, the loss of a result
+	// that is not stored and a late clean-up of the pod that has the name, can
+	// then happen. A create that met a terminating pod gets the API server's 409.
 	Bypass
 )
 
@@ -73,19 +84,21 @@ const (
 	Released Action = "released"
 	// Deleted: a DELETE went through DeleteWorkflowPods.
 	Deleted Action = "deleted"
-	// Refused: the service refused, and the caller got a 409.
+	// Refused: the service refused, and the caller got a 409; for a create that
+	// is the API server's.
 	Refused Action = "refused"
 	// Direct: a DELETE went to the API server with the pod's UID, because the
 	// pod is not captured yet or the service cannot express the options.
 	Direct Action = "direct"
-	// Unmanaged: a request went to the API server as it was, because the service
-	// is not in charge of the pod or the caller may not read it.
+	// Unmanaged: the API server alone decided, because the service is not in
+	// charge of the pod or the caller may not read it. The request was bound to
+	// the UID if that was read.
 	Unmanaged Action = "unmanaged"
 	// Unavailable: the caller got a 503, 429, 403 or 500, because the service
 	// could not do its work.
 	Unavailable Action = "unavailable"
-	// Bypassed: the service was down and the request went to the API server as it
-	// was.
+	// Bypassed: the service was down and the API server alone decided; the request
+	// was bound to the pod's UID.
 	Bypassed Action = "bypassed"
 	// FinalizerAdded: a pod was created with FIN by AddFinalizer.
 	FinalizerAdded Action = "finalizer_added"
@@ -190,27 +203,24 @@ func (c *call) observe(a Action, err error) {
 	}
 }
 
-// unmanaged sends the caller's request as it is.
-func (c *call) unmanaged(err error) (*http.Response, error) {
-	c.observe(Unmanaged, err)
-	return c.forward()
-}
-
 // failed says what the caller gets for an error of the service that is no
-// decision about the pod.
-func (c *call) failed(err error) (*http.Response, error) {
+// decision about the pod. without gives the API server's answer without the
+// service. A UID has been read by then, and the service may have taken its time:
+// by name alone, without could hit a successor.
+func (c *call) failed(err error, without func() (*http.Response, error)) (*http.Response, error) {
 	if c.ctx.Err() != nil {
 		return nil, c.ctx.Err()
 	}
 	switch f := classify(err); {
 	case f == faultForeign:
-		return c.unmanaged(err)
+		c.observe(Unmanaged, err)
+		return without()
 	case f == faultRefused:
 		c.observe(Refused, err)
 		return c.conflict(err), nil
 	case f == faultDown && c.options.WhenDown == Bypass:
 		c.observe(Bypassed, err)
-		return c.forward()
+		return without()
 	default:
 		c.observe(Unavailable, err)
 		return c.unable(f, err), nil
