@@ -13,6 +13,10 @@ import (
 // kubelet replaces projected tokens long before they expire.
 const tokenAge = 10 * time.Second
 
+// bearerProtocol begins the element of a WebSocket's protocols that has a bearer
+// token, from programs that cannot set headers.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
 // account lends its token to requests that come without credentials.
 type account struct {
 	file string
@@ -32,15 +36,33 @@ func newAccount(file string) (*account, error) {
 	return a, err
 }
 
-// lend adds the token unless the request has credentials of its own. Without a
-// readable file it adds nothing: the API server then says 401.
-func (a *account) lend(header http.Header) {
-	if a.file == "" || header.Get("Authorization") != "" {
+// lend adds the token to what goes out unless the request came in with
+// credentials of its own, also with some that it let be taken off on the way
+// (Connection: Authorization). Without a readable file it adds nothing: to the
+// API server the request is then anonymous.
+func (a *account) lend(in, out http.Header) {
+	if a.file == "" || hasCredentials(in) {
 		return
 	}
 	if token, err := a.current(); err == nil {
-		header.Set("Authorization", "Bearer "+token)
+		out.Set("Authorization", "Bearer "+token)
 	}
+}
+
+// hasCredentials is true of empty and of wrong ones too: the API server judges
+// them.
+func hasCredentials(header http.Header) bool {
+	if len(header.Values("Authorization")) > 0 {
+		return true
+	}
+	for _, list := range header.Values("Sec-WebSocket-Protocol") {
+		for protocol := range strings.SplitSeq(list, ",") {
+			if strings.HasPrefix(strings.TrimSpace(protocol), bearerProtocol) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (a *account) current() (string, error) {

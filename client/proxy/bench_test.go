@@ -26,8 +26,7 @@ func BenchmarkPassThroughGET(b *testing.B) {
 	at := start(b, proxy.Config{Upstream: upstream, CAFile: ca})
 	straight := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer straight.CloseIdleConnections()
-	through := &http.Transport{}
-	defer through.CloseIdleConnections()
+	through := caller(b)
 	get := func(rt http.RoundTripper, base string) time.Duration {
 		req, err := http.NewRequestWithContext(b.Context(), "GET", base+"/api/v1/namespaces/argo/pods/a", nil)
 		if err != nil {

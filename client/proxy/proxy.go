@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -42,12 +43,11 @@ type Config struct {
 	// CAFile has the certificates that the API server is checked against, in
 	// PEM. It is read for each connection. Empty: the roots of the system.
 	CAFile string
-	// TokenFile has the bearer token of requests that come without credentials;
-	// those that have some keep them. Programs built on client-go send none of
-	// their kubeconfig's to a server whose URL is plain http, so in a pod this is
-	// the token of its service account. Whoever reaches the proxy then acts with
-	// that account, as with kubectl proxy. It is read again as it is replaced.
-	// Empty: none is added.
+	// TokenFile has a bearer token that is lent to requests that come without
+	// credentials; those that have some keep them. Whoever reaches the proxy then
+	// acts with that account, as with kubectl proxy: not for a pod that serves
+	// others, since a caller whom the program left anonymous would not stay so.
+	// It is read again as it is replaced. Empty: none is lent.
 	TokenFile string
 	// Service is finalizerd.
 	Service transport.Service
@@ -61,8 +61,9 @@ type Config struct {
 	// is done. Watches do not finish by themselves, so it is mostly used up.
 	// 0: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Listening, if not nil, is called once with the address.
-	Listening func(net.Addr)
+	// Listening, if not nil, is called once with the address and the certificate,
+	// in PEM, that callers can check the proxy against.
+	Listening func(address net.Addr, certificate []byte)
 }
 
 // Proxy is a handler for requests to the API server.
@@ -72,13 +73,17 @@ type Proxy struct {
 	proxied http.Handler   // all else, unseen by a mux, which would clean paths
 	up      *upstream
 	account *account
+
+	certificate tls.Certificate
+	pem         []byte // the certificate
 }
 
 // New checks the configuration. It fails when Listen is not loopback, when the
 // upstream is no http or https URL, and when the CA file or the token file
 // cannot be used now.
 func New(c Config) (*Proxy, error) {
-	if err := checkLoopback(c.Listen); err != nil {
+	host, err := loopbackHost(c.Listen)
+	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	if c.Upstream == nil || c.Upstream.Host == "" || c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" {
@@ -101,8 +106,12 @@ func New(c Config) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
+	certificate, pem, err := newCertificate(host)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
 	c.Transport.BasePath = c.Upstream.Path
-	p := &Proxy{config: c, own: http.NewServeMux(), up: up, account: account}
+	p := &Proxy{config: c, own: http.NewServeMux(), up: up, account: account, certificate: certificate, pem: pem}
 	p.own.HandleFunc(HealthPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	if c.Metrics != nil {
 		p.own.Handle(MetricsPath, c.Metrics)
@@ -118,6 +127,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "finalizerd proxy: the Host must be a loopback address", http.StatusForbidden)
 		return
 	}
+	if fromElsewhere(r.Header) {
+		// Browsers let any page open WebSockets, and send what it may not read.
+		http.Error(w, "finalizerd proxy: the Origin must be a loopback address", http.StatusForbidden)
+		return
+	}
 	if strings.HasPrefix(r.URL.Path, OwnPath) {
 		p.own.ServeHTTP(w, r)
 		return
@@ -125,20 +139,21 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.proxied.ServeHTTP(w, r)
 }
 
-// checkLoopback refuses addresses that other machines reach: what goes through
-// is in plaintext, and has the credentials of whoever sends it.
-func checkLoopback(address string) error {
+// loopbackHost returns the host to listen on. It refuses addresses that other
+// machines reach: they could not tell the proxy's certificate from any other, and
+// what comes through has the credentials of whoever sends it.
+func loopbackHost(address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("listen on %q: %w", address, err)
+		return "", fmt.Errorf("listen on %q: %w", address, err)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("listen on %q: the port must be a number from 0 to 65535", address)
+		return "", fmt.Errorf("listen on %q: the port must be a number from 0 to 65535", address)
 	}
 	if !isLoopback(host) {
-		return fmt.Errorf("listen on %q: only a loopback address is allowed, such as 127.0.0.1:8001", address)
+		return "", fmt.Errorf("listen on %q: only a loopback address is allowed, such as 127.0.0.1:8001", address)
 	}
-	return nil
+	return host, nil
 }
 
 func isLoopback(host string) bool {
@@ -154,6 +169,17 @@ func hostOf(header string) string {
 	return strings.Trim(header, "[]")
 }
 
+// fromElsewhere tells whether a web page made the request that is not of this
+// machine. "null", which pages without an origin have, is elsewhere.
+func fromElsewhere(header http.Header) bool {
+	for _, origin := range header.Values("Origin") {
+		if u, err := url.Parse(origin); err != nil || !isLoopback(u.Hostname()) {
+			return true
+		}
+	}
+	return false
+}
+
 // Run listens and serves until ctx is done; then it lets requests finish for as
 // long as ShutdownTimeout, cuts off the rest and returns nil. It may be called
 // once.
@@ -167,13 +193,14 @@ func (p *Proxy) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(p.config.Log.Handler(), slog.LevelDebug),
+		TLSConfig:         p.tlsConfig(),
 	}
 	defer p.up.CloseIdleConnections()
 	if p.config.Listening != nil {
-		p.config.Listening(listener.Addr())
+		p.config.Listening(listener.Addr(), p.pem)
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.ServeTLS(listener, "", "") }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("proxy: %w", err)
@@ -188,6 +215,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return nil
 }
 
+// tlsConfig prefers HTTP/1.1 where the caller offers both: upgrades need it, and on
+// loopback HTTP/2 takes longer for a request.
+func (p *Proxy) tlsConfig() *tls.Config {
+	return &tls.Config{
+		Certificates: []tls.Certificate{p.certificate}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1", "h2"},
+	}
+}
+
 // reverse passes requests on, each part of an answer as soon as it comes.
 func (p *Proxy) reverse() http.Handler {
 	return &httputil.ReverseProxy{
@@ -195,7 +231,7 @@ func (p *Proxy) reverse() http.Handler {
 			r.SetURL(p.config.Upstream)
 			// The bytes of the query, also of one that Go would not parse.
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
-			p.account.lend(r.Out.Header)
+			p.account.lend(r.In.Header, r.Out.Header)
 		},
 		Transport:     transport.New(p.config.Service, p.config.Transport)(p.up),
 		FlushInterval: -1,
@@ -210,9 +246,15 @@ const unreachable = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // the caller has left
+		// The caller has left. One who closed only his sending half would read a
+		// return from here as a 200.
+		panic(http.ErrAbortHandler)
 	}
 	p.config.Log.Warn("the API server cannot be reached", "method", r.Method, "path", r.URL.Path, "error", err)
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		// The request was not sent, and client-go itself repeats it.
+		w.Header().Set("Retry-After", "1")
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = io.WriteString(w, unreachable)

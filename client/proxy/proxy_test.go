@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -63,11 +64,24 @@ func writeFile(t testing.TB, content []byte) string {
 // start runs a proxy and returns its URL. It is stopped with the test.
 func start(t testing.TB, c proxy.Config) string {
 	t.Helper()
+	at, _ := startCertified(t, c)
+	return at
+}
+
+// startCertified also returns the certificate, in PEM.
+func startCertified(t testing.TB, c proxy.Config) (at string, certificate []byte) {
+	t.Helper()
 	if c.Service == nil {
 		c.Service = finalizerd{calls: make(chan string, 100)}
 	}
 	listening := make(chan net.Addr, 1)
-	c.Listen, c.Listening = "127.0.0.1:0", func(a net.Addr) { listening <- a }
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	c.Listening = func(a net.Addr, pem []byte) {
+		certificate = pem
+		listening <- a
+	}
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = 10 * time.Millisecond
 	}
@@ -84,7 +98,26 @@ func start(t testing.TB, c proxy.Config) string {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return "http://" + (<-listening).String()
+	at = "https://" + (<-listening).String()
+	return at, certificate
+}
+
+// caller is a client of the proxy that does not check its certificate, as the
+// sidecar's kubeconfig has it.
+func caller(t testing.TB) *http.Transport {
+	t.Helper()
+	c := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 100}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// callers speak each protocol that the proxy does.
+func callers(t testing.TB) map[string]*http.Transport {
+	t.Helper()
+	two := caller(t)
+	two.Protocols = &http.Protocols{}
+	two.Protocols.SetHTTP2(true)
+	return map[string]*http.Transport{"HTTP/1.1": caller(t), "HTTP/2.0": two}
 }
 
 func send(t testing.TB, method, at, body string, header http.Header) (*http.Response, string) {
@@ -96,7 +129,7 @@ func send(t testing.TB, method, at, body string, header http.Header) (*http.Resp
 	if header != nil {
 		req.Header = header
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := caller(t).RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +156,7 @@ func TestRequestsPassThroughByteForByte(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = w.Write([]byte("k8s\x00\xff"))
 	}))
-	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca, TokenFile: writeFile(t, []byte("of-the-account\n"))})
+	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca})
 	for _, tc := range []struct{ name, method, uri, body string }{
 		{"a protobuf create", "POST", "/api/v1/namespaces/argo/pods?fieldManager=a", "k8s\x00\n\x09\n\x02v1\x12\x03Pod\xff\xfe"},
 		{"escapes in path and query", "GET", "/api/v1/namespaces/argo/services/https:x:1/proxy/a%2Fb//c?q=a%20b;c&labelSelector=a%3Db", ""},
@@ -155,18 +188,12 @@ func TestRequestsPassThroughByteForByte(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no credentials: the account's", func(t *testing.T) {
-		send(t, "GET", at+"/api", "", nil)
-		if r := <-requests; r.header.Get("Authorization") != "Bearer of-the-account" {
-			t.Errorf("Authorization: %q", r.header.Get("Authorization"))
-		}
-	})
 }
 
 func TestWatchesStreamLineByLineAndEndWithTheCaller(t *testing.T) {
 	next, left := make(chan string), make(chan struct{})
 	upstream, ca := apiServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer close(left)
+		defer func() { left <- struct{}{} }()
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
 		for {
@@ -180,26 +207,34 @@ func TestWatchesStreamLineByLineAndEndWithTheCaller(t *testing.T) {
 		}
 	}))
 	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca})
-	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "GET", at+"/api/v1/namespaces/argo/pods?watch=true", nil)
-	if err != nil {
-		t.Fatal(err)
+	for protocol, through := range callers(t) {
+		t.Run(protocol, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, "GET", at+"/api/v1/namespaces/argo/pods?watch=true", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := through.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if resp.Proto != protocol {
+				t.Errorf("answered over %s", resp.Proto)
+			}
+			lines := bufio.NewReader(resp.Body)
+			for i := range 5 {
+				want := fmt.Sprintf(`{"type":"ADDED","n":%d}`, i)
+				next <- want
+				if got, err := lines.ReadString('\n'); err != nil || got != want+"\n" {
+					t.Fatalf("line %d: %q %v", i, got, err)
+				}
+			}
+			cancel()
+			<-left
+		})
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewReader(resp.Body)
-	for i := range 5 {
-		want := fmt.Sprintf(`{"type":"ADDED","n":%d}`, i)
-		next <- want
-		if got, err := lines.ReadString('\n'); err != nil || got != want+"\n" {
-			t.Fatalf("line %d: %q %v", i, got, err)
-		}
-	}
-	cancel()
-	<-left
 }
 
 func TestUpgradesWorkBesideHTTP2(t *testing.T) {
@@ -220,17 +255,23 @@ func TestUpgradesWorkBesideHTTP2(t *testing.T) {
 	}))
 	at := start(t, proxy.Config{Upstream: upstream, CAFile: ca})
 	send(t, "GET", at+"/api", "", nil) // an HTTP/2 connection is open
-	for _, protocol := range []string{"SPDY/3.1", "websocket"} {
-		t.Run(protocol, func(t *testing.T) {
-			conn, err := net.Dial("tcp", strings.TrimPrefix(at, "http://"))
+	for _, tc := range []struct {
+		protocol string
+		next     []string // what the caller negotiates
+	}{
+		{"SPDY/3.1", nil}, {"SPDY/3.1", []string{"http/1.1"}},
+		{"websocket", nil}, {"websocket", []string{"h2", "http/1.1"}},
+	} {
+		t.Run(fmt.Sprint(tc.protocol, tc.next), func(t *testing.T) {
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(at, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: tc.next})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			fmt.Fprintf(conn, "POST /api/v1/namespaces/argo/pods/a/exec?command=x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n", protocol)
+			fmt.Fprintf(conn, "POST /api/v1/namespaces/argo/pods/a/exec?command=x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n", tc.protocol)
 			r := bufio.NewReader(conn)
 			resp, err := http.ReadResponse(r, nil)
-			if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != protocol {
+			if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != tc.protocol {
 				t.Fatalf("%+v %v", resp, err)
 			}
 			fmt.Fprintln(conn, "hello")

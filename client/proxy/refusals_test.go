@@ -61,7 +61,7 @@ func TestTheProxyAnswersItsOwnPathsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Host = tc.host
-		resp, err := http.DefaultTransport.RoundTrip(req)
+		resp, err := caller(t).RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,15 +83,21 @@ func TestAnAPIServerThatCannotBeReachedIsA503(t *testing.T) {
 	gone.Host = listener.Addr().String()
 	listener.Close()
 	other := writeFile(t, strangersCA(t))
-	for name, c := range map[string]proxy.Config{
-		"nobody listens":                  {Upstream: gone, CAFile: ca},
-		"its certificate is another CA's": {Upstream: stranger, CAFile: other},
+	for name, tc := range map[string]struct {
+		config     proxy.Config
+		retryAfter string // with which client-go repeats by itself
+	}{
+		"nobody listens":                  {proxy.Config{Upstream: gone, CAFile: ca}, "1"},
+		"its certificate is another CA's": {proxy.Config{Upstream: stranger, CAFile: other}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp, body := send(t, "GET", start(t, c)+"/api", "", nil)
+			resp, body := send(t, "PUT", start(t, tc.config)+"/api", "x", nil)
 			var st struct{ Kind, Reason string }
 			if err := json.Unmarshal([]byte(body), &st); err != nil || resp.StatusCode != 503 || st.Kind != "Status" || st.Reason != "ServiceUnavailable" {
 				t.Errorf("%d %s", resp.StatusCode, body)
+			}
+			if got := resp.Header.Get("Retry-After"); got != tc.retryAfter {
+				t.Errorf("Retry-After: %q, want %q", got, tc.retryAfter)
 			}
 		})
 	}

@@ -1,14 +1,18 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/finalizerd/finalizerd/client/transport"
 )
 
 // upstream is the way to the API server.
@@ -38,7 +42,31 @@ func (u *upstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Header.Get("Upgrade") != "" {
 		return u.upgrading.RoundTrip(req)
 	}
+	req, err := repeatable(req)
+	if err != nil {
+		return nil, err
+	}
 	return u.many.RoundTrip(req)
+}
+
+// repeatable returns the request with its body in memory, if it is of a known
+// length that is not too large. An API server that takes leave of a connection
+// (GOAWAY: before it stops, or with --goaway-chance) names requests that it did
+// not look at, which net/http then sends again, if it can have the body again.
+func repeatable(req *http.Request) (*http.Request, error) {
+	if req.GetBody != nil || req.ContentLength <= 0 || req.ContentLength > transport.DefaultMaxBody {
+		return req, nil
+	}
+	body := make([]byte, req.ContentLength)
+	_, err := io.ReadFull(req.Body, body)
+	_ = req.Body.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	again := req.WithContext(req.Context()) // a copy
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	again.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	return again, nil
 }
 
 // CloseIdleConnections closes what nobody uses.

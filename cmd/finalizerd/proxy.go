@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -41,9 +41,11 @@ work again.
 The caller keeps needing its own rights on pods: get, patch, delete and create.
 Each recognised request is first made with dryRun in the caller's name.
 
-A request that has credentials keeps them. One that has none gets the token of
-the pod's service account (--account-token-file): programs built on client-go
-send nothing of their kubeconfig's user to a server with a plain http URL.
+Each request keeps the credentials that it came with, and one without reaches
+the API server without, unless a token is lent (--account-token-file). The proxy
+serves TLS alone, since programs built on client-go send no credentials to a
+server with a plain http URL. Its certificate is made as it starts, and its key
+is in memory alone; the kubeconfig of --write-kubeconfig has the certificate.
 
 Example, as a native sidecar beside the workflow-controller:
 
@@ -58,9 +60,11 @@ Example, as a native sidecar beside the workflow-controller:
   - name: workflow-controller
     env: [{name: KUBECONFIG, value: /etc/finalizerd-proxy/kubeconfig}]
 
-with a kubeconfig from a ConfigMap whose server is http://127.0.0.1:8001
-(deploy/sidecar has it all): while the file is missing, Argo goes straight to the
-API server. And on a desk, with the API server's URL at hand:
+with a kubeconfig from a ConfigMap whose server is https://127.0.0.1:8001, with
+insecure-skip-tls-verify, since no file of a ConfigMap can have the certificate,
+and whose user has the pod's token as its tokenFile (deploy/sidecar has it all):
+while the file is missing, Argo goes straight to the API server. And on a desk,
+with the API server's URL at hand:
 
   finalizerd proxy --upstream=https://127.0.0.1:6443 \
     --certificate-authority=ca.crt --account-token-file=token \
@@ -118,7 +122,7 @@ func (f *proxyFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.listen, "listen", defaultListen, "loopback `host:port` to listen on; port 0 takes a free one")
 	flags.StringVar(&f.upstream, "upstream", "", "`URL` of the API server; empty: the one of the cluster that the pod runs in")
 	flags.StringVar(&f.ca, "certificate-authority", "", "PEM `file` that the API server is checked against; empty: the pod's own for the pod's cluster, else the roots of the system")
-	flags.StringVar(&f.account, "account-token-file", serviceAccountDir+"token", "token `file` for requests that come without credentials, which those of a kubeconfig with a plain http server do; empty, or the default where it does not exist: none")
+	flags.StringVar(&f.account, "account-token-file", "", "token `file` that is lent to requests that come without credentials, for a desk: whoever reaches the proxy acts with it; empty: none is lent")
 	flags.StringVar(&f.whenDown, "when-down", "fail", "while the service is down: fail (503, the caller repeats) or bypass (straight to the API server, unprotected)")
 	flags.BoolVar(&o.AddFinalizer, "add-finalizer", false, "put the finalizer on workflow pods as they are created")
 	flags.StringVar(&o.Finalizer, "finalizer", transport.DefaultFinalizer, "the finalizer that the service owns")
@@ -149,16 +153,6 @@ func (f *proxyFlags) destination() (*url.URL, string, error) {
 		ca = serviceAccountDir + "ca.crt"
 	}
 	return &url.URL{Scheme: "https", Host: net.JoinHostPort(f.kubernetesHost, f.kubernetesPort)}, ca, nil
-}
-
-// accountToken is the token file, or none where the default does not exist.
-func (f *proxyFlags) accountToken() string {
-	if f.account == serviceAccountDir+"token" {
-		if _, err := os.Stat(f.account); errors.Is(err, fs.ErrNotExist) {
-			return ""
-		}
-	}
-	return f.account
 }
 
 func (f *proxyFlags) check() error {
@@ -219,11 +213,11 @@ func (f *proxyFlags) run(ctx context.Context, stderr io.Writer) error {
 		log.Debug("pod", "action", e.Action, "namespace", e.Namespace, "pod", e.Pod, "error", e.Err)
 	}
 	p, err := proxy.New(proxy.Config{
-		Listen: f.listen, Upstream: upstream, CAFile: ca, TokenFile: f.accountToken(), Service: service, Transport: f.transport,
+		Listen: f.listen, Upstream: upstream, CAFile: ca, TokenFile: f.account, Service: service, Transport: f.transport,
 		Metrics: metrics, Log: log, ShutdownTimeout: f.shutdownTimeout,
-		Listening: func(a net.Addr) {
+		Listening: func(a net.Addr, certificate []byte) {
 			log.Info("listening", "address", a.String(), "upstream", upstream.String(), "target", f.at.target, "when_down", f.whenDown)
-			if err := f.writeKubeconfig(a); err != nil {
+			if err := f.writeKubeconfig(a, certificate); err != nil {
 				failed = fmt.Errorf("--write-kubeconfig: %w", err)
 				cancel()
 			}
@@ -260,9 +254,13 @@ func proxyMetrics() (http.Handler, func(transport.Action)) {
 
 // writeKubeconfig writes the file in one step: whoever waits for it never reads
 // half of it.
-func (f *proxyFlags) writeKubeconfig(listening net.Addr) error {
+func (f *proxyFlags) writeKubeconfig(listening net.Addr, certificate []byte) error {
 	if f.kubeconfig == "" {
 		return nil
+	}
+	user, err := f.user()
+	if err != nil {
+		return err
 	}
 	namespace := f.kubeNS
 	if namespace == "" {
@@ -272,9 +270,8 @@ func (f *proxyFlags) writeKubeconfig(listening net.Addr) error {
 	}
 	const name = "finalizerd-proxy"
 	config := api.NewConfig()
-	config.Clusters[name] = &api.Cluster{Server: "http://" + listening.String()}
-	// Clients do not read the user of a plain http server: see --account-token-file.
-	config.AuthInfos[name] = &api.AuthInfo{}
+	config.Clusters[name] = &api.Cluster{Server: "https://" + listening.String(), CertificateAuthorityData: certificate}
+	config.AuthInfos[name] = user
 	config.Contexts[name] = &api.Context{Cluster: name, AuthInfo: name, Namespace: namespace}
 	config.CurrentContext = name
 	// No secret is in it, and another user of the same pod reads it.
@@ -287,4 +284,18 @@ func (f *proxyFlags) writeKubeconfig(listening net.Addr) error {
 		return err
 	}
 	return os.Rename(temporary, f.kubeconfig)
+}
+
+// user has the token file that is lent, without which kubectl would ask for a
+// name and a password, or the pod's own, or nothing.
+func (f *proxyFlags) user() (*api.AuthInfo, error) {
+	file := f.account
+	if file == "" {
+		file = serviceAccountDir + "token"
+		if _, err := os.Stat(file); err != nil {
+			return &api.AuthInfo{}, nil
+		}
+	}
+	file, err := filepath.Abs(file) // else it would be relative to the kubeconfig
+	return &api.AuthInfo{TokenFile: file}, err
 }

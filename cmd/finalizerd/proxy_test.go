@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -83,55 +84,102 @@ func TestTheProxyWritesAKubeconfigThatWorks(t *testing.T) {
 		_, _ = io.WriteString(w, `{"major":"1"}`)
 	}))
 	defer upstream.Close()
-	dir := t.TempDir()
-	token, file := filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, tc := range []struct {
+		name            string
+		args            []string
+		user, anonymous string // Authorization of the kubeconfig's user, and of nobody
+	}{
+		{"lending nothing", nil, "", ""},
+		{"lending a token", []string{"--account-token-file=token"}, "Bearer secret", "Bearer secret"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile("token", []byte("secret"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			runProxy(t, append(tc.args, "--upstream="+upstream.URL, "--write-kubeconfig="+file, "--kubeconfig-namespace=argo")...)
+			config := awaitKubeconfig(t, file)
+			cfg, err := config.ClientConfig()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if namespace, _, err := config.Namespace(); err != nil || namespace != "argo" {
+				t.Errorf("namespace %q %v", namespace, err)
+			}
+			if content, err := os.ReadFile(file); err != nil || strings.Contains(string(content), "secret") {
+				t.Errorf("the token is in the file, or %v", err)
+			}
+			if cfg.Insecure {
+				t.Error("clients do not check the proxy's certificate")
+			}
+			for path, want := range map[string]string{
+				"/finalizerd-proxy/healthz": "ok\n",
+				"/finalizerd-proxy/metrics": `finalizerd_proxy_requests_total{action="bypassed"} 0`,
+			} {
+				if body := getAs(t, cfg, path); !strings.Contains(body, want) {
+					t.Errorf("%s: %s", path, body)
+				}
+			}
+			for who, as := range map[string]struct {
+				config *rest.Config
+				want   string
+			}{"the user": {cfg, tc.user}, "nobody": {rest.AnonymousClientConfig(cfg), tc.anonymous}} {
+				if body := getAs(t, as.config, "/version"); body != `{"major":"1"}` {
+					t.Errorf("%s got %s", who, body)
+				}
+				if got := <-seen; got != as.want {
+					t.Errorf("%s: Authorization: %q, want %q", who, got, as.want)
+				}
+			}
+		})
 	}
+}
+
+// In a pod too: what Argo Server leaves anonymous must not become its own account.
+func TestNoTokenIsLentUnlessItIsAskedFor(t *testing.T) {
+	if usual := newProxy(nil).Flags().Lookup("account-token-file").DefValue; usual != "" {
+		t.Errorf("%s is lent by default", usual)
+	}
+}
+
+// runProxy runs the proxy until the test ends.
+func runProxy(t *testing.T, args ...string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		code, _, stderr := run(t, ctx, nil, "proxy", "--listen=127.0.0.1:0", "--upstream="+upstream.URL, "--write-kubeconfig="+file,
-			"--account-token-file="+token, "--kubeconfig-namespace=argo", "--shutdown-timeout=1s")
+		code, _, stderr := run(t, ctx, nil, append([]string{"proxy", "--listen=127.0.0.1:0", "--shutdown-timeout=1s"}, args...)...)
 		if code != 0 || !strings.Contains(stderr, `"msg":"stopped"`) {
 			ended <- fmt.Errorf("exit %d: %s", code, stderr)
 		}
 		close(ended)
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}()
-	config := awaitKubeconfig(t, file)
-	cfg, err := config.ClientConfig()
+	})
+}
+
+// getAs returns the body of the answer.
+func getAs(t *testing.T, config *rest.Config, path string) string {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if namespace, _, err := config.Namespace(); err != nil || namespace != "argo" {
-		t.Errorf("namespace %q %v", namespace, err)
+	resp, err := client.Get(config.Host + path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if content, err := os.ReadFile(file); err != nil || strings.Contains(string(content), "secret") {
-		t.Errorf("the token is in the file, or %v", err)
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for path, want := range map[string]string{
-		"/version": `{"major":"1"}`, "/finalizerd-proxy/healthz": "ok\n",
-		"/finalizerd-proxy/metrics": `finalizerd_proxy_requests_total{action="bypassed"} 0`,
-	} {
-		resp, err := http.Get(cfg.Host + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if !strings.Contains(string(body), want) {
-			t.Errorf("%s: %s", path, body)
-		}
-	}
-	if got := <-seen; got != "Bearer secret" {
-		t.Errorf("Authorization: %q", got)
-	}
+	return string(body)
 }
 
 // awaitKubeconfig returns the kubeconfig once it is there.
@@ -141,12 +189,9 @@ func awaitKubeconfig(t *testing.T, file string) clientcmd.ClientConfig {
 	defer tick.Stop()
 	for range 2000 {
 		<-tick.C
-		if content, err := os.ReadFile(file); err == nil {
-			config, err := clientcmd.NewClientConfigFromBytes(content)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return config
+		if _, err := os.Stat(file); err == nil {
+			rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
+			return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
 		}
 	}
 	t.Fatal("no kubeconfig was written")

@@ -11,7 +11,7 @@ import (
 
 func TestProxyCheckTellsWhetherTheProxyServes(t *testing.T) {
 	answering := func(status int, body string) string {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/finalizerd-proxy/healthz" {
 				status = http.StatusNotFound
 			}
@@ -31,6 +31,8 @@ func TestProxyCheckTellsWhetherTheProxyServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = closed.Close()
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") }))
+	defer plain.Close()
 	serves := answering(200, "ok\n")
 	for _, tc := range []struct {
 		name string
@@ -46,6 +48,7 @@ func TestProxyCheckTellsWhetherTheProxyServes(t *testing.T) {
 		{"it does not answer", nil, []string{"--timeout=20ms", "--listen=" + silent.Addr().String()}, 1, "does not answer in time"},
 		{"another program's 404", nil, []string{"--listen=" + answering(404, "ok\n")}, 1, "is not finalizerd's proxy: it answers 404"},
 		{"another program's 200", nil, []string{"--listen=" + answering(200, "<html>")}, 1, "is not finalizerd's proxy"},
+		{"another program without TLS", nil, []string{"--listen=" + plain.Listener.Addr().String()}, 1, "no proxy serves at"},
 		{"a free port is no address", nil, []string{"--listen=127.0.0.1:0"}, 2, "--listen must be"},
 		{"no port", nil, []string{"--listen=127.0.0.1"}, 2, "--listen must be"},
 		{"no host that can be", nil, []string{"--listen=a b:1"}, 2, "--listen must be"},

@@ -184,15 +184,3 @@ func (s *setup) kubeconfigFor(ctx context.Context, account string) (string, erro
 	path := filepath.Join(s.dir, account+".argo.kubeconfig")
 	return path, clientcmd.WriteToFile(*config, path)
 }
-
-// tokenFile writes the token of a kubeconfig to a file beside it: client-go sends none to a server with a plain http URL, so the
-// sidecar does, as in a pod.
-func tokenFile(kubeconfig string) (string, error) {
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	if err != nil {
-		return "", err
-	}
-	user := config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo]
-	path := kubeconfig + ".token"
-	return path, os.WriteFile(path, []byte(user.Token), 0o600)
-}

@@ -135,15 +135,11 @@ func saying(message string) func(string) (string, bool) {
 // startSidecar starts the proxy for whoever uses the kubeconfig, and returns the kubeconfig to use instead.
 func (s *setup) startSidecar(ctx context.Context, t *testing.T, name, direct string) string {
 	t.Helper()
-	token, err := tokenFile(direct)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c, line, err := startAndHear(ctx, spec{
 		name: "sidecar-" + name, dir: s.dir, path: program("finalizerd"),
 		args: []string{
 			"proxy", "--listen", "127.0.0.1:0", "--upstream", s.config.Host,
-			"--certificate-authority", filepath.Join(s.dir, "apiserver.crt"), "--account-token-file", token,
+			"--certificate-authority", filepath.Join(s.dir, "apiserver.crt"),
 			"--target", s.finalizerd.grpc, "--when-down", "fail",
 		},
 	}, saying("listening"))
@@ -156,7 +152,7 @@ func (s *setup) startSidecar(ctx context.Context, t *testing.T, name, direct str
 	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Address == "" {
 		t.Fatalf("the sidecar says %q: %v", line, err)
 	}
-	return s.throughProxy(t, direct, "http://"+said.Address)
+	return s.throughProxy(t, direct, "https://"+said.Address)
 }
 
 func (s *setup) startServer(ctx context.Context, t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -22,19 +21,14 @@ const (
 	maxGrowth     = 8 << 20
 )
 
-// clientOf is a client with a kubeconfig, and with the credentials of the direct one: behind the proxy they pass through.
+// clientOf is a client with a kubeconfig, and without a limit.
 func (s *scene) clientOf(kubeconfig string) kubernetes.Interface {
 	s.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		s.Fatal(err)
 	}
-	direct, err := clientcmd.BuildConfigFromFlags("", s.direct.controller)
-	if err != nil {
-		s.Fatal(err)
-	}
-	config = rest.CopyConfig(config)
-	config.BearerToken, config.QPS, config.UserAgent = direct.BearerToken, -1, "overhead"
+	config.QPS, config.UserAgent = -1, "overhead"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		s.Fatal(err)

@@ -115,7 +115,8 @@ func (p *plane) podsOf(namespace string) []*metav1.PartialObjectMetadata {
 	return found
 }
 
-// throughProxy writes a kubeconfig like the given one, but with the proxy as its server.
+// throughProxy writes a kubeconfig like the given one, but as the sidecar's is: with the proxy as its server, whose certificate is not
+// checked, and the token in a file.
 func (p *plane) throughProxy(t *testing.T, direct, server string) string {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(direct)
@@ -123,7 +124,14 @@ func (p *plane) throughProxy(t *testing.T, direct, server string) string {
 		t.Fatal(err)
 	}
 	for _, cluster := range config.Clusters {
-		cluster.Server, cluster.CertificateAuthority, cluster.CertificateAuthorityData = server, "", nil
+		cluster.Server, cluster.InsecureSkipTLSVerify, cluster.CertificateAuthorityData = server, true, nil
+	}
+	for _, user := range config.AuthInfos {
+		token := user.Token
+		user.Token, user.TokenFile = "", direct+".token"
+		if err := os.WriteFile(user.TokenFile, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	path := direct + ".proxied"
 	if err := clientcmd.WriteToFile(*config, path); err != nil {

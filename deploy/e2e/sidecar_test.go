@@ -2,25 +2,21 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
@@ -157,7 +153,7 @@ func TestTheSidecarComponentChangesOnlyWhereTheProgramFindsItsAPIServer(t *testi
 	}
 }
 
-func TestTheSidecarsKubeconfigLeadsToTheProxyAndLeavesCredentialsAndNamespaceToThePod(t *testing.T) {
+func TestTheSidecarsKubeconfigLeadsToTheProxyAsThePodAndLeavesTheNamespaceToIt(t *testing.T) {
 	c := readComponent(t)
 	current := c.kubeconfig.Contexts[c.kubeconfig.CurrentContext]
 	if current == nil || c.kubeconfig.Clusters[current.Cluster] == nil {
@@ -166,16 +162,17 @@ func TestTheSidecarsKubeconfigLeadsToTheProxyAndLeavesCredentialsAndNamespaceToT
 	if current.Namespace != "" {
 		t.Errorf("the namespace is %q: a controller that is installed elsewhere would work there", current.Namespace)
 	}
-	if len(c.kubeconfig.AuthInfos) != 0 {
-		t.Errorf("it has users, of which client-go would send nothing: %v", c.kubeconfig.AuthInfos)
+	want := &api.AuthInfo{TokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"}
+	if diff := cmp.Diff(want, c.kubeconfig.AuthInfos[current.AuthInfo], cmpopts.IgnoreFields(api.AuthInfo{}, "Extensions")); diff != "" {
+		t.Errorf("the user is not the pod's account, as it is without the sidecar (-want +got):\n%s", diff)
 	}
 	server, err := url.Parse(c.kubeconfig.Clusters[current.Cluster].Server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	host, _, err := net.SplitHostPort(server.Host)
-	if err != nil || server.Scheme != "http" || !net.ParseIP(host).IsLoopback() {
-		t.Errorf("the server is %s, %v", server, err)
+	if err != nil || server.Scheme != "https" || !net.ParseIP(host).IsLoopback() {
+		t.Errorf("the server is %s, %v; client-go sends credentials to https alone", server, err)
 	}
 	for name := range sidecarOf {
 		args := c.apply(t, name).Spec.Template.Spec.InitContainers[0].Args
@@ -215,109 +212,4 @@ func TestTheSidecarComponentIsValidAndMayRunWherePodsAreRestricted(t *testing.T)
 	if _, err := f.plane.admin.CoreV1().ConfigMaps(f.ns).Create(f.ctx, &configMap, strict); err != nil {
 		t.Error(err)
 	}
-}
-
-// The built proxy runs with the arguments of the manifests, but for the port and
-// the places of a pod's files, and lends the account's token to what comes without
-// credentials alone.
-func TestTheProxyServesWithTheSidecarsArguments(t *testing.T) {
-	f := newFixture(t)
-	c := readComponent(t)
-	for name := range sidecarOf {
-		t.Run(name, func(t *testing.T) {
-			sidecar := c.apply(t, name).Spec.Template.Spec.InitContainers[0]
-			config, err := clientcmd.BuildConfigFromFlags("", f.startProxy(t, sidecar.Args))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, probe := range []*corev1.Probe{sidecar.StartupProbe, sidecar.LivenessProbe} {
-				checkProbe(t, suite.binary(t), probe, sidecar.Args, strings.TrimPrefix(config.Host, "http://"))
-			}
-			list := func() error {
-				client, err := kubernetes.NewForConfig(config)
-				if err != nil {
-					return err
-				}
-				_, err = client.CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{})
-				return err
-			}
-			if err := list(); err != nil {
-				t.Errorf("without credentials, as the pod: %v", err)
-			}
-			config.BearerToken = "nobody's"
-			if err := list(); !apierrors.IsUnauthorized(err) {
-				t.Errorf("with credentials that are wrong: %v", err)
-			}
-		})
-	}
-}
-
-// checkProbe runs the command of a probe, whose program is that of the image, against
-// the proxy that listens at the address in the place of the manifest's.
-func checkProbe(t *testing.T, program string, probe *corev1.Probe, args []string, address string) {
-	t.Helper()
-	if probe == nil || probe.Exec == nil {
-		t.Fatalf("no probe that the kubelet can make of a loopback address: %+v", probe)
-	}
-	dockerfile, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := probe.Exec.Command
-	if !strings.Contains(string(dockerfile), fmt.Sprintf("ENTRYPOINT [%q]", command[0])) {
-		t.Errorf("the image has no %s", command[0])
-	}
-	if listen := command[len(command)-1]; !slices.Contains(args, listen) {
-		t.Errorf("the probe asks %s, the proxy gets %v", listen, args)
-	}
-	for at, serves := range map[string]bool{address: true, "127.0.0.1:1": false} {
-		out, err := exec.Command(program, append(slices.Clone(command[1:]), "--listen="+at)...).CombinedOutput()
-		if (err == nil) != serves {
-			t.Errorf("the probe of %s: %v, %s", at, err, out)
-		}
-	}
-}
-
-// startProxy runs the built proxy with these arguments as if in a pod of the
-// administrator's, and returns a kubeconfig that leads to it.
-func (f *fixture) startProxy(t *testing.T, args []string) string {
-	t.Helper()
-	dir := t.TempDir()
-	ca, token, kubeconfig := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig")
-	for file, content := range map[string][]byte{ca: f.plane.config.CAData, token: []byte(f.plane.config.BearerToken)} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	server, err := url.Parse(f.plane.config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(suite.binary(t), append(slices.Clip(args),
-		"--listen=127.0.0.1:0", "--certificate-authority="+ca, "--account-token-file="+token, "--write-kubeconfig="+kubeconfig)...)
-	command.Env = append(cleanEnvironment(), "KUBERNETES_SERVICE_HOST="+server.Hostname(), "KUBERNETES_SERVICE_PORT="+server.Port())
-	var log strings.Builder
-	command.Stdout, command.Stderr = &log, &log
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = command.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = command.Process.Kill()
-		<-ended
-	})
-	f.eventually("the proxy listens", func() (bool, error) {
-		select {
-		case <-ended:
-			return false, fmt.Errorf("it ended: %s", log.String())
-		default:
-		}
-		_, err := os.Stat(kubeconfig)
-		return err == nil, nil
-	})
-	return kubeconfig
 }
