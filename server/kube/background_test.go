@@ -49,6 +49,10 @@ func write(l *limiter, c claim, serve func()) time.Duration {
 	return time.Since(began)
 }
 
+// spread is the claim of the i-th of many workflows of some namespaces, none of
+// which meets its share.
+func spread(i int) claim { return in(fmt.Sprint("ns", i%4), background(fmt.Sprint(i))) }
+
 // flood runs background writes of many workflows until stop, and returns a
 // function that waits and tells how many there were.
 func flood(l *limiter, workflows int, stop <-chan struct{}, serve func()) func() int {
@@ -63,7 +67,7 @@ func flood(l *limiter, workflows int, stop <-chan struct{}, serve func()) func()
 					return
 				default:
 				}
-				write(l, background(fmt.Sprint(i)), serve)
+				write(l, spread(i), serve)
 				mu.Lock()
 				written++
 				mu.Unlock()
@@ -82,7 +86,7 @@ func (l *limiter) backgroundInFlight() int {
 func idle(t *testing.T, l *limiter) {
 	t.Helper()
 	for name, c := range map[string]*class{"callers": &l.callers, "background": &l.background} {
-		if c.inFlight != 0 || len(c.using) != 0 || len(c.waiting) != 0 || c.turns != nil {
+		if c.inFlight != 0 || len(c.using) != 0 || len(c.inside) != 0 || len(c.waiting) != 0 || c.turns != nil {
 			t.Errorf("%s of an idle limiter: %+v", name, *c)
 		}
 	}
@@ -197,7 +201,7 @@ func TestTheAlarmBringsTheBackgroundBackWithoutAnyOtherEvent(t *testing.T) {
 		write(l, caller("x"), func() {})
 		began := time.Now()
 		for i := range 20 {
-			all.Go(func() { write(l, background(fmt.Sprint(i)), func() { <-hung }) })
+			all.Go(func() { write(l, spread(i), func() { <-hung }) })
 		}
 		synctest.Wait()
 		if n := l.backgroundInFlight(); n != 1 {

@@ -38,9 +38,9 @@ func (c *Cache) Pod(namespace, name string) (finalizer.Pod, bool) {
 
 // PodsOfWorkflow implements finalizer.Cache.
 func (c *Cache) PodsOfWorkflow(key finalizer.WorkflowKey) []finalizer.Pod {
-	c.pods.mu.RLock()
-	defer c.pods.mu.RUnlock()
-	return c.pods.sorted(c.pods.byKey[key])
+	stored := c.pods.ofWorkflow(key)
+	slices.SortFunc(stored, func(a, b *finalizer.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	return copied(stored)
 }
 
 // Workflows returns, in no order, each key that has a pod with FIN or with label
@@ -74,18 +74,7 @@ func (c *Cache) HeldPods(namespace string, after finalizer.PodID, limit int) []f
 	if start := (types.NamespacedName{Namespace: namespace}); compareNames(start, from) > 0 {
 		from = start
 	}
-	s := c.pods
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	page := make([]finalizer.Pod, 0, max(0, min(limit, s.held.count)))
-	s.held.after(from, func(n types.NamespacedName) bool {
-		if len(page) >= limit || (namespace != "" && n.Namespace != namespace) {
-			return false
-		}
-		page = append(page, *s.pods[n])
-		return true
-	})
-	return page
+	return copied(c.pods.heldAfter(from, namespace, limit))
 }
 
 // Counts returns the sizes of the pod cache as of now. It costs a walk over the
@@ -128,14 +117,41 @@ func (s *podStore) workflowsIn(namespace string) []finalizer.WorkflowKey {
 	return keys
 }
 
-// sorted copies the pods of the names, in order. The lock is held.
-func (s *podStore) sorted(names map[types.NamespacedName]struct{}) []finalizer.Pod {
-	pods := make([]finalizer.Pod, 0, len(names))
+// ofWorkflow returns the stored pods of a key, in no order. There may be tens of
+// thousands: they are sorted and copied outside the lock, for which all others
+// wait.
+func (s *podStore) ofWorkflow(key finalizer.WorkflowKey) []*finalizer.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	names := s.byKey[key]
+	stored := make([]*finalizer.Pod, 0, len(names))
 	for name := range names {
-		pods = append(pods, *s.pods[name])
+		stored = append(stored, s.pods[name])
 	}
-	slices.SortFunc(pods, func(a, b finalizer.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return stored
+}
+
+// heldAfter returns the first held pods after a name, of one namespace or of all
+// (""), in order.
+func (s *podStore) heldAfter(from types.NamespacedName, namespace string, limit int) []*finalizer.Pod {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	page := make([]*finalizer.Pod, 0, max(0, min(limit, s.held.count)))
+	s.held.after(from, func(n types.NamespacedName) bool {
+		if len(page) >= limit || (namespace != "" && n.Namespace != namespace) {
+			return false
+		}
+		page = append(page, s.pods[n])
+		return true
 	})
+	return page
+}
+
+// copied needs no lock: stored pods are immutable.
+func copied(stored []*finalizer.Pod) []finalizer.Pod {
+	pods := make([]finalizer.Pod, len(stored))
+	for i, p := range stored {
+		pods[i] = *p
+	}
 	return pods
 }

@@ -79,7 +79,7 @@ func New(base *rest.Config, o Options) (*Client, error) {
 	only := reach(o.Namespaces)
 	inside, selves := namespaceScopes(only)
 	c := &Client{
-		faults: &faults{perNamespace: len(only) > 0}, onChange: o.OnChange,
+		faults: &faults{}, onChange: o.OnChange,
 		version: to.meta, host: base.Host, watches: to.watches,
 	}
 	c.pods = newPodStore(o.Finalizer, o.OnPodGone, o.OnChange, only...)
@@ -183,7 +183,9 @@ func (c *Client) NamespacesSynced() bool { return len(c.namespaces.unsynced()) =
 
 // Faults returns what does not work at present, by resource and verb: watches
 // that fail for whatever cause, and reads and writes for want of a right. Each
-// ends when the same verb on the same resource succeeds.
+// is of one namespace, or of the cluster, and ends when the same verb on the same
+// resource succeeds there; that of a read or write also two minutes after the
+// last that failed. There may be as many as namespaces.
 func (c *Client) Faults() []*finalizer.Error { return c.faults.list() }
 
 // SeenWorkflow returns what the watch tells of a workflow; a hint, as all that is

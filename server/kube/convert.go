@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/finalizerd/finalizerd/server/finalizer"
 )
@@ -33,7 +34,7 @@ func podOf(m *metav1.ObjectMeta) finalizer.Pod {
 	if ref := metav1.GetControllerOfNoCopy(m); ref != nil {
 		// A malformed apiVersion leaves the group empty: not a Workflow.
 		gv, _ := schema.ParseGroupVersion(ref.APIVersion)
-		p.Owner = finalizer.Owner{Group: intern(gv.Group), Kind: intern(ref.Kind), Name: intern(ref.Name), UID: ref.UID}
+		p.Owner = finalizer.Owner{Group: intern(gv.Group), Kind: intern(ref.Kind), Name: intern(ref.Name), UID: types.UID(intern(string(ref.UID)))}
 	}
 	if m.DeletionTimestamp != nil {
 		p.DeletedAt = m.DeletionTimestamp.Time

@@ -11,7 +11,7 @@
 //
 // The watch runs on plain reflectors and not on shared informers: the store is
 // then typed (no string index keys, no tombstones, no handler that a filter can
-// bypass), keeps about 650 bytes a pod, and lets the answer of an own write and
+// bypass), keeps about 600 bytes a pod, and lets the answer of an own write and
 // the watch meet under one lock.
 //
 // It may import client-go, apimachinery, golang.org/x/sync, package finalizer and

@@ -251,10 +251,14 @@ func TestEventsGoOnAfterAnOutage(t *testing.T) {
 	c.Events.sink.pause = 50 * time.Millisecond
 	running(t, c)
 	c.Events.Record(podEvent("lost"))
-	eventually(t, "the fault", func() bool { return c.faults.get(use{verb: verbCreate, resource: eventsResource}) != nil })
+	eventually(t, "the fault", func() bool {
+		return c.faults.get(use{verb: verbCreate, resource: eventsResource, namespace: "ns"}) != nil
+	})
 	c.Events.Record(podEvent("kept"))
 	granted.Store(true)
 	eventually(t, "B14: what came during the pause is stored", func() bool { n, _ := s.counts(); return n > 0 })
 	// The server counts before the client has the answer.
-	eventually(t, "B14: with the right the fault goes", func() bool { return c.faults.get(use{verb: verbCreate, resource: eventsResource}) == nil })
+	eventually(t, "B14: with the right the fault goes", func() bool {
+		return c.faults.get(use{verb: verbCreate, resource: eventsResource, namespace: "ns"}) == nil
+	})
 }

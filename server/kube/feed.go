@@ -4,6 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/finalizerd/finalizerd/server/finalizer"
 )
 
 // podFeed is the store of one reflector of pods, of one namespace or of all
@@ -76,16 +78,20 @@ func (f *podFeed) Delete(obj any) error {
 // own write has made or changed after that version stays.
 func (f *podFeed) Replace(list []any, version string) error {
 	listed := make(map[types.UID]struct{}, len(list))
-	var e effects
-	s := f.store
-	s.mu.Lock()
-	f.watched, f.synced = version, true
+	pods := make([]*finalizer.Pod, 0, len(list)) // before the lock: a list may be long
 	for _, obj := range list {
 		if m, ok := metaOf(obj); ok {
 			p := podOf(&m.ObjectMeta)
 			listed[p.UID] = struct{}{}
-			s.fromWatch(&p, &e)
+			pods = append(pods, &p)
 		}
+	}
+	var e effects
+	s := f.store
+	s.mu.Lock()
+	f.watched, f.synced = version, true
+	for _, p := range pods {
+		s.fromWatch(p, &e)
 	}
 	for _, cur := range s.pods {
 		if !f.covers(cur.Namespace) {

@@ -29,11 +29,14 @@ const (
 // Background writes, of all workflows together, hold at most seven eighths of
 // the places, so that a caller's write finds one. While callers write, and for
 // quietAfter, they hold a sixteenth, at least 1, which callers cannot take from
-// them; above it callers go first.
+// them; above it callers go first. An eighth of what the background may hold, at
+// least 1 of 4, is closed to the namespace that holds all the rest, and as much of
+// a namespace's share to one workflow of it: the webhook that hangs is most often
+// that of one namespace, and the reconciler would soon release nothing elsewhere.
 //
 // The limit starts at limitStart. It grows by one a window (as many answers as
 // the limit) in which it was what held writes back, and halves, once a window,
-// on a 429 or a timeout. From limitStart on it grows only while the smoothed
+// on a 429 or on our own time limit. From limitStart on it grows only while the smoothed
 // latency is at most twice the best. The best is measured at limitStart and not
 // below: on an API server whose CPU is full, latency is proportional to the
 // writes in flight, so that a best measured at 2 would keep the limit at 4 for
@@ -68,7 +71,7 @@ type signal int
 const (
 	signalNone     signal = iota // no answer, or none that says anything about load
 	signalOK                     // an answer, of whatever content
-	signalOverload               // a 429 or a timeout
+	signalOverload               // a 429, or no answer within our own time limit
 )
 
 // newLimiter takes the highest limit; less than limitFloor counts as that.
@@ -166,13 +169,19 @@ func (l *limiter) open(now time.Time) bool {
 	return l.callers.inFlight+l.background.inFlight < int(l.limit) && !now.Before(l.pause)
 }
 
-// mayTake reports whether the write is within the share of its workflow. Callers
-// share what the background leaves, and one place of it stays closed even where
-// that is little.
+// mayTake reports whether the write is within the share of its workflow and, in
+// the background, of its namespace. Callers share what the background leaves, and
+// one place of it stays closed even where that is little.
 func (l *limiter) mayTake(c claim) bool {
 	if c.background {
 		places := l.backgroundPlaces()
-		return l.background.inFlight < places && l.background.using[c.workflow] < places-places/8
+		ofNamespace := places
+		if places >= 4 {
+			ofNamespace -= max(places/8, 1)
+		}
+		return l.background.inFlight < places &&
+			l.background.inside[c.workflow.Namespace] < ofNamespace &&
+			l.background.using[c.workflow] < ofNamespace-ofNamespace/8
 	}
 	limit := int(l.limit)
 	places := limit - l.background.inFlight

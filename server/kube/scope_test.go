@@ -101,36 +101,3 @@ func TestNamespaceScopeReadsAndWritesNothingElse(t *testing.T) {
 		}
 	}
 }
-
-func TestFaultsOfNamespacesAreKeptApartOnlyWhereRightsAre(t *testing.T) {
-	forbidden := func(w http.ResponseWriter) {
-		sendJSON(t, w, 403, failure(403, metav1.StatusReasonForbidden, `User "u" cannot get resource "pods"`, nil))
-	}
-	cases := map[string]struct {
-		scope []string
-		want  int
-	}{
-		"a ClusterRole speaks for all": {nil, 0},
-		"Roles speak for themselves":   {[]string{"a", "b"}, 1},
-	}
-	for name, tc := range cases {
-		t.Run("B14: "+name, func(t *testing.T) {
-			s := newAPIServer(t, func(w http.ResponseWriter, r *http.Request) {
-				if strings.Contains(r.URL.Path, "/a/") {
-					forbidden(w)
-					return
-				}
-				sendProto(t, w, 200, livePod("p", "Running"))
-			})
-			c := s.client(t, Options{Namespaces: tc.scope})
-			_, _ = c.Reader.Pod(t.Context(), "a", "p")
-			if n := len(c.Faults()); n != 1 {
-				t.Errorf("%d faults, want 1", n)
-			}
-			_, _ = c.Reader.Pod(t.Context(), "b", "p")
-			if n := len(c.Faults()); n != tc.want {
-				t.Errorf("%d faults after another namespace's success, want %d", n, tc.want)
-			}
-		})
-	}
-}

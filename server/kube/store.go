@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -24,9 +25,10 @@ const maxGone = 1 << 16
 // the namespace delivered tells such a late answer from that of a pod not yet
 // seen.
 //
-// Stored pods are immutable.
+// Stored pods are immutable, and so are their Finalizers, which they share.
 type podStore struct {
 	fin    string
+	alone  []string // fin and no other: the finalizers of most held pods
 	subs   subscriptions
 	onGone func(types.UID)
 	onKey  func(finalizer.WorkflowKey)
@@ -45,7 +47,7 @@ type removal struct{ namespace, version string }
 // newPodStore takes the namespaces that are watched; none: all are.
 func newPodStore(fin string, onGone func(types.UID), onKey func(finalizer.WorkflowKey), namespaces ...string) *podStore {
 	s := &podStore{
-		fin: fin, onGone: onGone, onKey: onKey, feeds: map[string]*podFeed{},
+		fin: fin, alone: []string{fin}, onGone: onGone, onKey: onKey, feeds: map[string]*podFeed{},
 		pods:   map[types.NamespacedName]*finalizer.Pod{},
 		gone:   map[types.UID]removal{},
 		byKey:  map[finalizer.WorkflowKey]map[types.NamespacedName]struct{}{},
@@ -186,6 +188,9 @@ func (s *podStore) put(p *finalizer.Pod, e *effects) {
 			s.unindex(cur)
 			s.touch(e, cur)
 		}
+	}
+	if slices.Equal(p.Finalizers, s.alone) {
+		p.Finalizers = s.alone
 	}
 	s.pods[name] = p
 	if key, ok := s.keyOf(p); ok {

@@ -11,6 +11,7 @@ import (
 type class struct {
 	inFlight int
 	using    map[finalizer.WorkflowKey]int // of inFlight; never 0
+	inside   map[string]int                // of inFlight, by namespace; never 0
 	waiting  map[finalizer.WorkflowKey]*queue
 	turns    []*queue // those with waiters, in order of turn
 }
@@ -26,7 +27,9 @@ type waiter struct {
 }
 
 func newClass() class {
-	return class{using: map[finalizer.WorkflowKey]int{}, waiting: map[finalizer.WorkflowKey]*queue{}}
+	return class{
+		using: map[finalizer.WorkflowKey]int{}, inside: map[string]int{}, waiting: map[finalizer.WorkflowKey]*queue{},
+	}
 }
 
 func (c *class) idle() bool { return c.inFlight == 0 && len(c.turns) == 0 }
@@ -34,12 +37,16 @@ func (c *class) idle() bool { return c.inFlight == 0 && len(c.turns) == 0 }
 func (c *class) take(key finalizer.WorkflowKey) {
 	c.inFlight++
 	c.using[key]++
+	c.inside[key.Namespace]++
 }
 
 func (c *class) giveBack(key finalizer.WorkflowKey) {
 	c.inFlight--
 	if c.using[key]--; c.using[key] == 0 {
 		delete(c.using, key)
+	}
+	if c.inside[key.Namespace]--; c.inside[key.Namespace] == 0 {
+		delete(c.inside, key.Namespace)
 	}
 }
 

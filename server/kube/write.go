@@ -135,10 +135,15 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 	if err := w.limit.acquire(ctx, place); err != nil {
 		e := classify(err, err, about)
 		e.Message = "the call ended before its turn to write came; nothing was sent"
+		if place.background && e.Kind == finalizer.KindDeadline {
+			// The pod has not failed: it goes on as soon as the limit lets it.
+			e.Kind = finalizer.KindThrottled
+		}
 		return finalizer.Pod{}, e
 	}
 	began := time.Now()
-	sent, cancel := context.WithTimeout(ctx, w.timeout)
+	until := began.Add(w.timeout)
+	sent, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	// MaxRetries(0): a retry by client-go would sleep and then write behind the
 	// back of the lane.
@@ -155,7 +160,9 @@ func (w *Writer) write(ctx context.Context, t finalizer.Target, verb string, req
 	if !errors.As(err, &e) {
 		e = classify(err, ctx.Err(), about)
 	}
-	w.limit.release(place, began, signalOf(e, sent.Err()), pauseOf(e))
+	callers, bounded := ctx.Deadline()
+	late := (!bounded || callers.After(until)) && errors.Is(sent.Err(), context.DeadlineExceeded)
+	w.limit.release(place, began, signalOf(e, late), pauseOf(e))
 	w.faults.note(about.use(), e)
 	return finalizer.Pod{}, e
 }
@@ -184,9 +191,9 @@ func writtenPod(res rest.Result, id finalizer.PodID) (finalizer.Pod, error) {
 
 // signalOf tells the limiter what a failed write says about the API server. A
 // rejection is an answer as good as any; a broken connection says nothing about
-// load. A deadline that the caller had set too short does not either, which
-// cannot be told from a slow server: it counts as one.
-func signalOf(e *finalizer.Error, sent error) signal {
+// load. Nor does the caller's deadline, of which the wait for a place has taken an
+// unknown part: only our own time limit, late, counts.
+func signalOf(e *finalizer.Error, late bool) signal {
 	var status apierrors.APIStatus
 	answered := errors.As(e.Err, &status)
 	switch {
@@ -196,7 +203,7 @@ func signalOf(e *finalizer.Error, sent error) signal {
 		return signalOverload
 	case answered && e.Kind != finalizer.KindUnavailable:
 		return signalOK
-	case !answered && errors.Is(sent, context.DeadlineExceeded):
+	case !answered && late:
 		return signalOverload
 	}
 	return signalNone
