@@ -80,7 +80,7 @@ type faultMetrics struct {
 
 func newFaultMetrics(faults func() []*finalizer.Error) *faultMetrics {
 	return &faultMetrics{faults: faults, desc: prometheus.NewDesc("finalizerd_missing_rights",
-		"Requests that the API server forbids the service's account, until one of their kind succeeds; several with --namespaces.",
+		"Requests that the API server forbids the service's account, one for each namespace, until one of their kind succeeds there or, for single requests, two minutes have passed.",
 		[]string{"verb", "resource"}, nil)}
 }
 

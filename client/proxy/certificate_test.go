@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -65,24 +64,6 @@ func TestTheCertificateIsForLoopbackAloneAndOutlivesTheProcess(t *testing.T) {
 	if leaf.IsCA || leaf.PublicKeyAlgorithm != x509.ECDSA || leaf.NotAfter.Before(time.Now().AddDate(9, 0, 0)) || leaf.NotBefore.After(time.Now()) {
 		t.Errorf("CA %t, %s, from %s to %s", leaf.IsCA, leaf.PublicKeyAlgorithm, leaf.NotBefore, leaf.NotAfter)
 	}
-}
-
-func TestTheCertificateIsForTheAddressThatIsListenedOn(t *testing.T) {
-	const other = "127.8.8.8"
-	if probe, err := net.Listen("tcp", other+":0"); err != nil {
-		t.Skipf("this machine has one loopback address: %v", err)
-	} else {
-		_ = probe.Close()
-	}
-	upstream, ca := apiServer(t, http.NotFoundHandler())
-	at, certificate := startCertified(t, proxy.Config{Listen: other + ":0", Upstream: upstream, CAFile: ca})
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(certificate)
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(at, "https://"), &tls.Config{RootCAs: roots})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.Close()
 }
 
 func TestPlainHTTPIsNotServed(t *testing.T) {

@@ -30,9 +30,11 @@ Before you uninstall, in this order:
      ARGO_POD_STATUS_CAPTURE_FINALIZER=false in the workflow-controller (and take
      away the admission policy that adds the finalizer, if you use it), and wait
      until the controller has restarted.
-  2. finalizerd release-all          shows what would be released
-  3. finalizerd release-all --yes    releases, and says what is left and why
-  4. Remove finalizerd once nothing is held any more (exit code 0).
+  2. Restart finalizerd with --reconcile=off. Else it may put the finalizer back on
+     a pod that a late clean-up labels before its result is stored.
+  3. finalizerd release-all          shows what would be released
+  4. finalizerd release-all --yes    releases, and says what is left and why
+  5. Remove finalizerd once nothing is held any more (exit code 0).
 
 Nothing is deleted; FIN is taken off, and a pod that is being deleted then goes.
 Each call is in the audit log of the service as forced. It is safe to repeat.

@@ -22,7 +22,7 @@ const (
 	KindNotWorkflowPod  // the controller owner is not a Workflow
 	KindOtherInstance   // InstanceID tells whose
 	KindBusy            // too many waiters in the lane; RetryAfter
-	KindThrottled       // the API server throttles; RetryAfter if it told
+	KindThrottled       // the API server throttles, RetryAfter if it told; or a background write had no turn in time
 	KindUnavailable     // the API server cannot be reached or fails
 	KindNotSynced       // caches are not filled
 	KindNoLeader        // no replica holds the lease

@@ -265,7 +265,7 @@ func mayLabel(pod *Pod) bool { return !pod.Completed && !pod.Collected() }
 // of its pod, so that no label may hide it: a workflow that ended in phase Error
 // may have left nodes as they were, for instance while their storage was away, and
 // a retry leaves them so.
-func (p Policy) mayBeTaken(e Evidence) bool {
+func mayBeTaken(e Evidence) bool {
 	_, stored := e.Workflow.Nodes[e.Pod.NodeID]
 	return e.Workflow.Phase == "Error" && (stored || e.Workflow.Unknown != "")
 }
@@ -279,7 +279,7 @@ func (p Policy) straggler(e Evidence, kept Decision) Decision {
 		kept.Reason, kept.At, kept.ReleaseAt = ReasonWorkflowCompleted, ripe, ripe
 		return kept
 	}
-	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod) && !p.mayBeTaken(e)}
+	return Decision{Action: ActionRelease, Reason: ReasonWorkflowCompleted, MarkCompleted: mayLabel(&e.Pod) && !mayBeTaken(e)}
 }
 
 // decideLabelled decides on a pod that is labelled completed and not held: it
